@@ -1,0 +1,58 @@
+"""reliable_spark: every row of a Spark DataFrame is answered, acked or dead.
+
+Importing the package gives every DataFrame the method `anchored`.
+"""
+
+from reliable_spark.anchoring import anchored, register
+from reliable_spark.bolts import HOLD, BatchContext, Fail, TupleRow, arrow, pandas
+from reliable_spark.clock import Clock, ManualClock, SystemClock
+from reliable_spark.engine.outcome import Outcome
+from reliable_spark.engine.query import Query
+from reliable_spark.errors import (
+    ColumnError,
+    LedgerError,
+    OperatingError,
+    ReliableSparkError,
+    SchemaError,
+    SettingsError,
+    SinkError,
+    TooManyFailures,
+    UsageError,
+)
+from reliable_spark.frame import AnchoredFrame
+from reliable_spark.grouped import GroupedFrame
+from reliable_spark.session import configure, session
+from reliable_spark.settings import Settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "HOLD",
+    "AnchoredFrame",
+    "BatchContext",
+    "Clock",
+    "ColumnError",
+    "Fail",
+    "GroupedFrame",
+    "LedgerError",
+    "ManualClock",
+    "OperatingError",
+    "Outcome",
+    "Query",
+    "ReliableSparkError",
+    "SchemaError",
+    "Settings",
+    "SettingsError",
+    "SinkError",
+    "SystemClock",
+    "TooManyFailures",
+    "TupleRow",
+    "UsageError",
+    "anchored",
+    "arrow",
+    "configure",
+    "pandas",
+    "session",
+]
+
+register()

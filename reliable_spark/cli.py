@@ -1,0 +1,105 @@
+"""The command line: Delta's jars, and the audit of a ledger. No command starts a JVM to answer."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reliable_spark.errors import ReliableSparkError
+
+if TYPE_CHECKING:
+    from reliable_spark.ledger.counts import Counts
+
+BALANCED, UNBALANCED, FAILED = 0, 1, 2
+
+_INVARIANT = ("anchored", "acked", "dead", "pending")
+_HISTORY = ("failed_attempts", "replayed", "lost", "emitted")
+
+app = typer.Typer(
+    name="reliable-spark",
+    help="Guaranteed message processing for Spark DataFrames.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+@app.callback()
+def main() -> None:
+    """Guaranteed message processing for Spark DataFrames: `anchored == acked + dead + pending`."""
+
+
+@app.command()
+def jars() -> None:
+    """Print the paths of Delta's jars, separated by commas, for `spark-submit --jars`.
+
+    The first call on a machine fetches them, every later one only looks at the disk.
+
+    **Example**
+
+        spark-submit --jars "$(reliable-spark jars)" jobs/flights.py --output demo
+    """
+    from reliable_spark.jars import delta_jars
+
+    try:
+        typer.echo(",".join(delta_jars()))
+    except ReliableSparkError as error:
+        raise _failed(error) from error
+
+
+@app.command()
+def audit(
+    ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="The ledger's directory or URI.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Check a ledger: exit 0 when it balances, 1 when it does not, 2 when it cannot be read.
+
+    A ledger balances when every row that was taken in is acked, dead or pending. It may be audited while a
+    job writes it.
+
+    **Examples**
+
+        reliable-spark audit demo/ledger
+
+        reliable-spark audit demo/ledger --json
+    """
+    from reliable_spark.ledger.audit import audit as count
+
+    try:
+        counts = count(ledger)
+    except ReliableSparkError as error:
+        raise _failed(error) from error
+    if as_json:
+        shown = {name: getattr(counts, name) for name in _INVARIANT}
+        typer.echo(json.dumps(shown | {"balanced": counts.balanced}))
+    else:
+        _show(ledger, counts)
+    raise typer.Exit(BALANCED if counts.balanced else UNBALANCED)
+
+
+def _show(ledger: str, counts: Counts) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=ledger, title_justify="left", box=None, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name in _INVARIANT:
+        table.add_row(name, f"{getattr(counts, name):,}", style="bold")
+    for name in _HISTORY:
+        table.add_row(name.replace("_", " "), f"{getattr(counts, name):,}", style="dim")
+    console = Console()
+    console.print(table)
+    if counts.balanced:
+        console.print("balanced: anchored = acked + dead + pending", style="green")
+    else:
+        console.print("DOES NOT BALANCE: anchored is not acked + dead + pending", style="bold red")
+
+
+def _failed(error: ReliableSparkError) -> typer.Exit:
+    """Say what went wrong on standard error, and give the exit that says it could not be done."""
+    typer.echo(f"reliable-spark: {error}", err=True)
+    return typer.Exit(FAILED)

@@ -1,0 +1,192 @@
+"""A batch of source rows with their roots: from the source, or from what is pending in the ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+
+from reliable_spark.engine.columns import (
+    ANCHOR,
+    ATTEMPT,
+    FIRST_SEEN_AT,
+    LINEAGE,
+    MESSAGE_ID,
+    SPOUT,
+    TUPLE_ID,
+)
+from reliable_spark.engine.lineage import column, message_id_text, replay_id, root_id
+from reliable_spark.engine.plan import Spout
+from reliable_spark.errors import ColumnError
+from reliable_spark.ledger.schema import storable
+
+Kind = Literal["source", "replay"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch, about to be evaluated.
+
+    Attributes:
+        batch_id: the ledger's number for it.
+        kind: where the rows come from.
+        rows: the source columns, the lineage columns, the spout's name and when the row was first seen.
+        begun_at: when the batch began.
+    """
+
+    batch_id: int
+    kind: Kind
+    rows: DataFrame
+    begun_at: datetime
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of all spouts of a graph as one frame, so that a batch has one payload type.
+
+    Attributes:
+        spouts: the spouts, in a fixed order; their names differ.
+        frame: their rows below each other, with a column that names the spout when there are several.
+    """
+
+    spouts: tuple[Spout, ...]
+    frame: DataFrame
+
+    @classmethod
+    def of(cls, spouts: Sequence[Spout]) -> Source:
+        """Put the spouts' frames together.
+
+        Raises:
+            ColumnError: two spouts have a column of the same name with different types.
+        """
+        spouts = _with_own_names(spouts)
+        if len(spouts) == 1:
+            return cls(tuple(spouts), spouts[0].frame)
+        seen: dict[str, tuple[str, str]] = {}
+        for spout in spouts:
+            for field in spout.frame.schema.fields:
+                kind = field.dataType.simpleString()
+                there, other = seen.setdefault(field.name.lower(), (kind, spout.name))
+                if there != kind:
+                    raise ColumnError(
+                        f"column {field.name!r} is {there} in spout {other!r} but {kind} in {spout.name!r}: "
+                        "rename or cast one of them"
+                    )
+        frame = spouts[0].frame.withColumn(SPOUT, F.lit(spouts[0].name))
+        for spout in spouts[1:]:
+            frame = frame.unionByName(spout.frame.withColumn(SPOUT, F.lit(spout.name)), allowMissingColumns=True)
+        return cls(tuple(spouts), frame)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that the source belongs to."""
+        return self.frame.sparkSession
+
+    @property
+    def columns(self) -> list[str]:
+        """The source columns, which are the payload of a dead letter."""
+        return [name for name in self.frame.columns if name != SPOUT]
+
+    @property
+    def payload(self) -> T.StructType:
+        """The payload's type."""
+        return T.StructType([self.frame.schema[name] for name in self.columns])
+
+    def payload_arrow(self) -> pa.DataType:
+        """The payload's type as the ledger stores it.
+
+        Raises:
+            SchemaError: a column has a type that the ledger cannot store.
+        """
+        fields = []
+        for field in self.payload.fields:
+            try:
+                arrow = to_arrow_type(field.dataType, timezone="UTC")
+            except Exception:
+                arrow = pa.null()
+            fields.append(pa.field(field.name, storable(arrow, field.name)))
+        return pa.struct(fields)
+
+    def first_attempt(self, frame: DataFrame) -> DataFrame:
+        """Give source rows their roots.
+
+        Args:
+            frame: rows with the columns of `self.frame`.
+        """
+        anchor, message_id = F.lit(None).cast("long"), F.lit(None).cast("string")
+        for spout in reversed(self.spouts):
+            own_anchor = root_id(spout.name, spout.message_id, spout.frame.schema)
+            own_id = message_id_text(spout.message_id, spout.frame.schema)
+            if len(self.spouts) == 1:
+                anchor, message_id = own_anchor, own_id
+            else:
+                is_own = column(SPOUT) == spout.name
+                anchor = F.when(is_own, own_anchor).otherwise(anchor)
+                message_id = F.when(is_own, own_id).otherwise(message_id)
+        spout_name = column(SPOUT) if len(self.spouts) > 1 else F.lit(self.spouts[0].name)
+        return frame.select(
+            *(column(name) for name in self.columns),
+            anchor.alias(ANCHOR),
+            anchor.alias(TUPLE_ID),
+            F.lit(1).cast("int").alias(ATTEMPT),
+            message_id.alias(MESSAGE_ID),
+            spout_name.alias(SPOUT),
+            F.lit(None).cast("timestamp").alias(FIRST_SEEN_AT),
+        )
+
+    def next_attempt(self, pending: DataFrame) -> DataFrame:
+        """Give pending trees the roots of their next attempt.
+
+        Args:
+            pending: rows of the ledger's `pending` table.
+        """
+        raised = pending.withColumn(ATTEMPT, (column("attempt") + 1).cast("int")).withColumn(ANCHOR, column("anchor"))
+        anchored = raised.withColumn(ANCHOR, replay_id())
+        values = [
+            F.col("payload").getField(field.name).cast(nullable(field.dataType)).alias(field.name)
+            for field in self.payload.fields
+        ]
+        return anchored.select(
+            *values,
+            column(ANCHOR),
+            column(ANCHOR).alias(TUPLE_ID),
+            column(ATTEMPT),
+            column("message_id").alias(MESSAGE_ID),
+            column("spout").alias(SPOUT),
+            column("first_seen_at").alias(FIRST_SEEN_AT),
+        )
+
+    def of_spout(self, rows: DataFrame, spout: Spout) -> DataFrame:
+        """The rows of one spout with its own columns and the lineage columns."""
+        own = rows if len(self.spouts) == 1 else rows.where(column(SPOUT) == spout.name)
+        return own.select(*(column(name) for name in spout.frame.columns), *LINEAGE)
+
+
+def _with_own_names(spouts: Sequence[Spout]) -> list[Spout]:
+    """Number the spouts whose name another one has already: spout, spout-2, spout-3."""
+    taken: Counter[str] = Counter()
+    named = []
+    for spout in spouts:
+        taken[spout.name] += 1
+        number = taken[spout.name]
+        named.append(spout if number == 1 else replace(spout, name=f"{spout.name}-{number}"))
+    return named
+
+
+def nullable(kind: T.DataType) -> T.DataType:
+    """The same type with every part of it nullable, as it comes back from the ledger."""
+    if isinstance(kind, T.StructType):
+        return T.StructType([T.StructField(field.name, nullable(field.dataType)) for field in kind.fields])
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(nullable(kind.elementType))
+    if isinstance(kind, T.MapType):
+        return T.MapType(nullable(kind.keyType), nullable(kind.valueType))
+    return kind

@@ -1,0 +1,178 @@
+"""Checks at definition time: every step is tried on an empty frame, and what Spark says is put in plain words."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import types as T
+
+from reliable_spark.engine.columns import LINEAGE
+from reliable_spark.engine.evaluation import EvaluationContext
+from reliable_spark.engine.exits import PlainExits
+from reliable_spark.engine.lineage import column
+from reliable_spark.engine.operators import Operator, Projection
+from reliable_spark.errors import ColumnError, ReliableSparkError, SchemaError, UsageError, nearest
+
+_NESTED_STAR: Final = re.compile(r"(?<=[(,])\s*\*\s*(?=[,)])")
+_COUNT_STAR: Final = re.compile(r"count\(\s*\*\s*\)", re.IGNORECASE)
+_MISSING_GROUP_BY: Final = ("MISSING_GROUP_BY", "MISSING_AGGREGATION")
+
+
+def tried(operator: Operator, inputs: Sequence[DataFrame]) -> DataFrame:
+    """Apply a step to empty frames: Spark analyses it, and nothing runs."""
+    context = EvaluationContext(PlainExits(), None, {}, numbered=False)
+    return operator.apply(inputs, context, 0)
+
+
+def analysed(doing: str, columns: Sequence[str], build: Callable[[], DataFrame]) -> DataFrame:
+    """Build a frame and turn Spark's complaint into an error that names the column and the nearest valid one.
+
+    Args:
+        doing: the method that was called.
+        columns: the columns there are.
+        build: makes the frame.
+
+    Raises:
+        ColumnError: a column cannot be resolved.
+        UsageError: anything else that Spark's analyser refuses.
+    """
+    try:
+        with _quiet():
+            frame = build()
+        if not isinstance(frame, DataFrame):
+            raise UsageError(f"{doing}(): a DataFrame was expected, not {type(frame).__name__}")
+        frame.columns  # noqa: B018 - Connect analyses only when asked
+    except ParseException as error:
+        raise UsageError(f"{doing}(): the expression does not parse: {_first_line(error)}") from error
+    except AnalysisException as error:
+        raise _plain(doing, columns, error) from error
+    except ReliableSparkError:
+        raise
+    except PySparkException as error:
+        raise UsageError(f"{doing}(): {_first_line(error)}") from error
+    return frame
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PySpark from logging, with its whole Java stack, an error that is about to be said in one line."""
+    logger = logging.getLogger("DataFrameQueryContextLogger")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
+
+
+def _plain(doing: str, columns: Sequence[str], error: AnalysisException) -> ReliableSparkError:
+    condition = error.getCondition() or ""
+    if condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD")):
+        name = (error.getMessageParameters() or {}).get("objectName", "").replace("`", "")
+        return ColumnError(f"{doing}(): there is no column {name!r}{nearest(name, columns)}")
+    if condition.startswith(_MISSING_GROUP_BY):
+        return UsageError(f"{doing}(): an aggregate cannot be tracked here: use groupBy().agg() or agg()")
+    return UsageError(f"{doing}(): {_first_line(error)}")
+
+
+def refuse_generators(operator: Operator, tried_frame: DataFrame) -> None:
+    """Refuse a projection that multiplies rows, since its copies would all carry the same id.
+
+    Raises:
+        UsageError: the projection holds explode() or another generator.
+    """
+    if not isinstance(operator, Projection) or not hasattr(tried_frame, "_jdf"):
+        return
+    plan = tried_frame._jdf.queryExecution().analyzed().toString()
+    if "Generate " in plan:
+        raise UsageError(
+            f"{operator.name}(): a generator such as F.explode makes several rows of one and cannot be tracked "
+            "here: use the frame's own explode()"
+        )
+
+
+def expand_stars(cols: Sequence[Any], columns: Sequence[str]) -> list[Any]:
+    """Replace `*` by the user's columns, so that the lineage columns are not selected with them.
+
+    Raises:
+        UsageError: a star stands inside an expression, where it cannot be replaced.
+    """
+    expanded: list[Any] = []
+    for each in cols:
+        text = each if isinstance(each, str) else _text(each)
+        if text == "*":
+            expanded += [column(name) for name in columns]
+            continue
+        if isinstance(each, Column) and _NESTED_STAR.search(_COUNT_STAR.sub("", text)):
+            raise UsageError(f"select(): the star in {text!r} would take the lineage columns along: name the columns")
+        expanded.append(column_of(each, columns))
+    return expanded
+
+
+def column_of(each: Any, columns: Sequence[str]) -> Any:
+    """A column given by name or as an expression; a name that is exactly a column's may hold dots."""
+    return column(each) if isinstance(each, str) and each in columns else each
+
+
+def _text(col: Any) -> str:
+    match = re.fullmatch(r"Column<'(.*)'>", str(col), re.DOTALL)
+    return match.group(1) if match else ""
+
+
+def output_schema(schema: str | T.StructType) -> T.StructType:
+    """Read a bolt's declared columns.
+
+    Raises:
+        SchemaError: the text is no DDL, there are no columns, or one is there twice.
+    """
+    if isinstance(schema, str):
+        try:
+            parsed = cast(T.StructType, T.StructType.fromDDL(schema))
+        except PySparkException as error:
+            raise SchemaError(f"bolt(): the schema {schema!r} does not parse: {_first_line(error)}") from error
+    elif isinstance(schema, T.StructType):
+        parsed = schema
+    else:
+        raise SchemaError(f"bolt(): a schema is a DDL string or a StructType, not {type(schema).__name__}")
+    names = [name.lower() for name in parsed.fieldNames()]
+    twice = [name for name in names if names.count(name) > 1]
+    if not names or twice:
+        problem = f"has column {twice[0]!r} twice" if twice else "has no columns"
+        raise SchemaError(f"bolt(): the schema {schema!r} {problem}")
+    return parsed
+
+
+def trigger_options(trigger: dict[str, Any] | str | None) -> dict[str, Any]:
+    """Read a trigger as PySpark's keyword arguments.
+
+    Raises:
+        UsageError: it is neither a dict, a text nor None.
+    """
+    if trigger is None:
+        return {}
+    if isinstance(trigger, dict):
+        return dict(trigger)
+    if isinstance(trigger, str):
+        name = trigger.replace("_", "").replace("-", "").replace(" ", "").lower()
+        return {"availableNow": True} if name in ("availablenow", "once") else {"processingTime": trigger}
+    raise UsageError(f"a trigger is a dict, a processing time or 'availableNow', not {type(trigger).__name__}")
+
+
+def empty_like(frame: DataFrame, schema: T.StructType) -> DataFrame:
+    """An empty frame with that schema, in the same session, that remembers nothing of how it was made."""
+    return frame.sparkSession.createDataFrame([], schema)
+
+
+def users(schema: T.StructType) -> T.StructType:
+    """The user's part of a schema."""
+    return T.StructType([field for field in schema.fields if field.name not in LINEAGE])
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].strip() if lines else type(error).__name__

@@ -1,0 +1,150 @@
+"""The lineage columns, as Catalyst expressions: nothing here runs Python per row or shuffles.
+
+Every tracked row carries the id of its root and a share of that id. A row that becomes k rows splits its
+share into k shares whose XOR is its own, so the XOR of all leaves of a tree is the root's id again, and any
+part that is missing shows. The same arithmetic in numpy is `reliable_spark.core.ids`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from reliable_spark.engine.columns import ANCHOR, ATTEMPT, LINEAGE, RESERVED, TUPLE_ID, WORKING_PREFIX
+from reliable_spark.errors import ColumnError, UsageError, nearest
+
+FAILURE_TYPE: Final = T.StructType(
+    [
+        T.StructField("bolt", T.StringType()),
+        T.StructField("error_class", T.StringType()),
+        T.StructField("error", T.StringType()),
+        T.StructField("traceback", T.StringType()),
+        T.StructField("retry", T.BooleanType()),
+    ]
+)
+"""What is known of a failed tuple. `error_class` "held" means: not failed, but not answered either."""
+
+
+def quoted(name: str) -> str:
+    """A column name as Spark's parser wants it when it may hold dots or backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column(name: str) -> Column:
+    """The column of exactly this name."""
+    return F.col(quoted(name))
+
+
+def user_columns(frame: DataFrame) -> list[str]:
+    """The columns of a frame that are the user's."""
+    return [name for name in frame.columns if name not in LINEAGE]
+
+
+def check_reserved(names: Sequence[str]) -> None:
+    """Refuse user columns that bear the name of a lineage column, in any case.
+
+    Raises:
+        ColumnError: one does; the name is in the message.
+    """
+    taken = {name.lower() for name in RESERVED}
+    for name in names:
+        if name.lower() in taken or name.lower().startswith(WORKING_PREFIX):
+            raise ColumnError(f"column {name!r} is reserved by reliable_spark: rename yours before anchored()")
+
+
+def check_message_id(schema: T.StructType, message_id: Sequence[str]) -> tuple[str, ...]:
+    """Resolve the message id columns against the source's schema.
+
+    Returns:
+        The columns' names as the schema spells them.
+
+    Raises:
+        ColumnError: one is missing, named twice by the schema, or of a nested type.
+        UsageError: none is given.
+    """
+    if not message_id:
+        raise UsageError("anchored() needs at least one message id column")
+    found = []
+    for name in message_id:
+        fields = [field for field in schema.fields if field.name.lower() == name.lower()]
+        if not fields:
+            raise ColumnError(f"anchored(): there is no column {name!r}{nearest(name, schema.fieldNames())}")
+        if len(fields) > 1:
+            raise ColumnError(f"anchored(): column {name!r} is ambiguous: the frame has it {len(fields)} times")
+        if isinstance(fields[0].dataType, T.StructType | T.ArrayType | T.MapType):
+            kind = fields[0].dataType.simpleString()
+            raise ColumnError(f"anchored(): column {name!r} is a {kind}; a message id is made of plain columns")
+        found.append(fields[0].name)
+    return tuple(found)
+
+
+def _text(name: str, schema: T.StructType) -> Column:
+    if isinstance(schema[name].dataType, T.BinaryType):
+        return F.hex(column(name))
+    return column(name).cast("string")
+
+
+def message_id_text(message_id: Sequence[str], schema: T.StructType) -> Column:
+    """The message id as the ledger shows it: the text of one column, a JSON array of several.
+
+    Null when every column is null: such a row cannot be told from others and is dead at once.
+    """
+    texts = [_text(name, schema) for name in message_id]
+    if len(texts) == 1:
+        return texts[0]
+    every_part_is_null = F.coalesce(*texts).isNull()
+    return F.when(~every_part_is_null, F.to_json(F.array(*texts)))
+
+
+def root_id(spout: str, message_id: Sequence[str], schema: T.StructType) -> Column:
+    """The anchor of a row's first attempt: a hash of where the row comes from, so equal in every evaluation.
+
+    Each column is hashed as text with nulls kept apart, since xxhash64 skips nulls.
+    """
+    parts: list[Column] = [F.lit(spout)]
+    for name in message_id:
+        text = _text(name, schema)
+        parts += [text.isNull(), F.coalesce(text, F.lit(""))]
+    return F.xxhash64(*parts, F.lit(1).cast("long"))
+
+
+def replay_id() -> Column:
+    """The anchor of a later attempt: a hash of the anchor before it, so no late answer touches the new tree."""
+    return F.xxhash64(F.lit("replay"), column(ANCHOR), column(ATTEMPT).cast("long"))
+
+
+def share(parent: Column, index: Column, count: Column) -> Column:
+    """The share of child `index` of `count`: h(p, i) ^ h(p, i + 1), with h(p, 0) = p and h(p, count) = 0.
+
+    The terms cancel pairwise over all children, so their XOR is the parent's id; one child keeps it.
+    """
+    long_index, long_count = index.cast("long"), count.cast("long")
+    following = long_index + F.lit(1).cast("long")
+    left = F.when(long_index == 0, parent).otherwise(F.xxhash64(parent, long_index))
+    right = F.when(following == long_count, F.lit(0).cast("long")).otherwise(F.xxhash64(parent, following))
+    return F.when(long_count == 1, parent).otherwise(left.bitwiseXOR(right))
+
+
+def with_share(frame: DataFrame, index: Column, count: Column) -> DataFrame:
+    """Replace the tuple id of each row by its share as child `index` of `count`."""
+    return frame.withColumn(TUPLE_ID, share(column(TUPLE_ID), index, count))
+
+
+def failure(bolt: str, error_class: str, reason: str | Column, retry: bool) -> Column:
+    """A failure that Catalyst can state itself."""
+    return F.struct(
+        F.lit(bolt).alias("bolt"),
+        F.lit(error_class).alias("error_class"),
+        (F.lit(reason) if isinstance(reason, str) else reason.cast("string")).alias("error"),
+        F.lit(None).cast("string").alias("traceback"),
+        F.lit(retry).alias("retry"),
+    )
+
+
+def no_failure() -> Column:
+    """The failure of a row that has none."""
+    return F.lit(None).cast(FAILURE_TYPE)

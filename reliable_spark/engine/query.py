@@ -1,0 +1,242 @@
+"""Running a graph: to its end over static rows, or as a streaming query that replays between the batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from reliable_spark.clock import Clock
+from reliable_spark.core.retries import RetryPolicy
+from reliable_spark.engine.batch import Source
+from reliable_spark.engine.evaluation import Evaluator
+from reliable_spark.engine.exits import PlainExits
+from reliable_spark.engine.loop import Loop, Origin
+from reliable_spark.engine.outcome import Outcome
+from reliable_spark.engine.plan import Node, compile_plan, may_fail, needs_tracing, spouts
+from reliable_spark.engine.progress import Progress
+from reliable_spark.engine.rounds import BackoffRounds
+from reliable_spark.engine.tracing import Tracer
+from reliable_spark.errors import OperatingError, UsageError
+from reliable_spark.ledger.ledger import Ledger
+from reliable_spark.settings import Settings
+from reliable_spark.sinks.base import resolve_sink
+
+IDLE_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Job:
+    """What `run` and `start` are told.
+
+    Attributes:
+        node: the end of the graph.
+        sink: a Delta path, a function of (DataFrame, batch id), or None.
+        ledger: where the ledger lies.
+        settings: the rules.
+        clock: the time.
+    """
+
+    node: Node
+    sink: object
+    ledger: str
+    settings: Settings
+    clock: Clock
+
+
+def prepare_loop(job: Job, *, streaming: bool) -> Loop:
+    """Open the ledger and the sink, and check that they fit the graph, before anything runs.
+
+    Raises:
+        UsageError: the frame is not of the kind that is asked for.
+        LedgerError: the ledger cannot be opened.
+        SinkError: the sink would not take these rows.
+    """
+    nodes = spouts(job.node)
+    for node in nodes:
+        if node.step.frame.isStreaming != streaming:  # type: ignore[union-attr]
+            raise UsageError(
+                "run() takes static DataFrames: use start() for a stream"
+                if not streaming
+                else "start() takes a streaming DataFrame: use run() for a static one"
+            )
+    source = Source.of([node.step for node in nodes])  # type: ignore[misc]
+    settings, spark = job.settings, source.spark
+    sink = resolve_sink(job.sink, spark)
+    ackers = spark.sparkContext.defaultParallelism if settings.ackers is None else settings.ackers
+    evaluator = Evaluator(job.node, source, sink, ackers)
+    rounds = None
+    if job.node.barriers and not streaming:
+        policy = RetryPolicy(settings.max_attempts, settings.backoff_initial_s, settings.backoff_max_s)
+        rounds = BackoffRounds(policy, settings.message_timeout_s, job.clock)
+        # what may fail above an aggregate has to be answered before it: no single job can do that
+        levels = range(len(job.node.barriers) + 1)
+        evaluator.must_trace = needs_tracing(job.node) or any(may_fail(job.node, level) for level in levels)
+    ledger = Ledger.open(job.ledger, source.payload_arrow())
+    sink.open(_empty_leaves(evaluator, source), f"reliable_spark/{ledger.ledger_id}")
+    return Loop(Tracer(evaluator, rounds), ledger, settings, job.clock)
+
+
+def _empty_leaves(evaluator: Evaluator, source: Source) -> DataFrame:
+    from reliable_spark.engine.columns import LINEAGE
+
+    static = source.spark.createDataFrame([], source.frame.schema)
+    exits = PlainExits()
+    context = evaluator.context(exits, None)
+    context.numbered = False
+    context.statics = {}
+    leaves = compile_plan(evaluator.node, evaluator.given(source.first_attempt(static), exits), context, lambda f: f)
+    return leaves.drop(*LINEAGE)
+
+
+def run(job: Job) -> Outcome:
+    """Run static rows until every one of them is acked or dead.
+
+    Guarantee: on return the ledger balances with nothing pending. A run that was interrupted is gone on
+    with: what its ledger has settled is not run again.
+    """
+    loop = prepare_loop(job, streaming=False)
+    source = loop.evaluator.source
+    with Progress.of(loop, "rows"):
+        if not loop.ledger.is_run_settled():
+            loop.ledger.begin_run(job.clock.now())
+            loop.run_source(source.frame, Origin())
+        never = threading.Event()
+        while (wait_s := loop.seconds_until_due()) is not None:
+            job.clock.wait(wait_s, never)
+            loop.run_due()
+        loop.ledger.end_run(job.clock.now())
+    return Outcome.of(loop.ledger, source.spark)
+
+
+class Query:
+    """A running streaming query, its replays included.
+
+    Obtained from `AnchoredFrame.start`. Also a context manager that stops it.
+    """
+
+    def __init__(self, loop: Loop, start: Callable[[Query], StreamingQuery], *, ends: bool) -> None:
+        self._loop = loop
+        self._ends = ends
+        self._stop = threading.Event()
+        self._source_ended = threading.Event()
+        self._error: BaseException | None = None
+        self._streaming = start(self)
+        self._replayer = threading.Thread(target=self._replay, name="reliable_spark-replays", daemon=True)
+        self._replayer.start()
+
+    @property
+    def streaming_query(self) -> StreamingQuery:
+        """Spark's own query, for its progress and its status."""
+        return self._streaming
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the source is read or replays are still to come."""
+        return self._replayer.is_alive()
+
+    def outcome(self) -> Outcome:
+        """The ledger's counts as of the last settled batch."""
+        with self._loop.lock:
+            return Outcome.of(self._loop.ledger, self._loop.evaluator.source.spark)
+
+    def stop(self) -> None:
+        """Stop after the batch in hand; what is pending stays in the ledger for the next start."""
+        self._stop.set()
+        self._streaming.stop()
+        self._replayer.join()
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the query has ended: with an available-now trigger, until nothing is pending either.
+
+        Returns:
+            False when the time was up first.
+
+        Raises:
+            ReliableSparkError: what ended the query.
+        """
+        self._replayer.join(timeout_s)
+        if self._replayer.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def __enter__(self) -> Query:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def on_batch(self, frame: DataFrame, source_batch_id: int) -> None:
+        """Run one micro-batch; Spark calls this."""
+        query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        try:
+            self._admit()
+            if not self._stop.is_set():
+                self._loop.run_source(frame, Origin(query_id, source_batch_id))
+        except BaseException as error:
+            self._error = self._error or error
+            raise
+        if self._stop.is_set():
+            # the batch was perhaps not run: Spark must not think that it was
+            raise OperatingError("the query was stopped")
+
+    def _admit(self) -> None:
+        """Let the source wait while too many trees are pending (Storm's max spout pending)."""
+        while not self._stop.is_set() and self._loop.ledger.pending.num_rows >= self._loop.settings.max_pending:
+            wait_s = self._loop.seconds_until_due() or 0.0
+            self._loop.clock.wait(min(max(wait_s, 0.0), IDLE_POLL_S), self._stop)
+            self._loop.run_due()
+
+    def _replay(self) -> None:
+        """Replay what is due, also while the source is idle, until the query ends."""
+        try:
+            while not self._stop.is_set():
+                source_is_active = self._streaming.isActive
+                self._loop.run_due()
+                wait_s = self._loop.seconds_until_due()
+                if not source_is_active:
+                    self._raise_streaming_error()
+                    if not self._ends or wait_s is None:
+                        return
+                self._pause(wait_s, source_is_active)
+        except BaseException as error:
+            self._error = self._error or error
+            self._streaming.stop()
+
+    def _pause(self, wait_s: float | None, source_is_active: bool) -> None:
+        if source_is_active:
+            # real time, whatever the clock: Spark's query runs in real time too
+            self._stop.wait(IDLE_POLL_S if wait_s is None else min(max(wait_s, 0.001), IDLE_POLL_S))
+        elif wait_s is not None:
+            self._loop.clock.wait(wait_s, self._stop)
+
+    def _raise_streaming_error(self) -> None:
+        error = self._streaming.exception()
+        if self._error is not None:
+            raise self._error
+        if error is not None:
+            raise OperatingError(f"the streaming query failed: {error}") from error
+
+
+def start(job: Job, trigger: dict[str, Any]) -> Query:
+    """Start a streaming query; its checkpoint lies inside the ledger's directory."""
+    loop = prepare_loop(job, streaming=True)
+    frame = loop.evaluator.source.frame
+
+    def begin(query: Query) -> StreamingQuery:
+        writer = frame.writeStream.foreachBatch(query.on_batch)
+        writer = writer.option("checkpointLocation", f"{job.ledger.rstrip('/')}/checkpoint")
+        if trigger:
+            writer = writer.trigger(**trigger)
+        return writer.queryName(f"reliable_spark-{loop.ledger.ledger_id[:8]}").start()
+
+    return Query(loop, begin, ends=bool(trigger.get("availableNow") or trigger.get("once")))

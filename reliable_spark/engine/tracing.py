@@ -1,0 +1,186 @@
+"""Evaluate a batch tree by tree: materialised, folded by the acker, for all that the checksum cannot prove.
+
+The graph is cut at its aggregates into levels. The units of level 0 are source rows, those of level n are the
+groups of the n-th aggregate. Each level is evaluated to its end and folded per unit; what is incomplete above
+level 0 is led back to the rows that went into the group.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from reliable_spark.engine.acker import incomplete_trees
+from reliable_spark.engine.batch import Batch
+from reliable_spark.engine.columns import ANCHOR, ATTEMPT, FAILURE, TUPLE_ID
+from reliable_spark.engine.evaluation import Evaluation, Evaluator
+from reliable_spark.engine.exits import TracedExits
+from reliable_spark.engine.lineage import column, user_columns
+from reliable_spark.engine.operators import Aggregate, Transform
+from reliable_spark.engine.plan import Node, compile_plan, walk
+from reliable_spark.sinks.function import release
+
+_GROUP: Final = "__rs_group"
+
+
+class Rounds(Protocol):
+    """Decides which failed units of a level are tried again at once, and waits until they may be."""
+
+    def again(self, incomplete: DataFrame, attempt: int) -> DataFrame | None:
+        """The anchors to try again, after waiting for them; None when there are none."""
+        ...
+
+
+@dataclass
+class Level:
+    """One level after its evaluation.
+
+    Attributes:
+        leaves: the rows that reached its end, materialised.
+        incomplete: (_anchor, ack_val, status, attempts, _failure) of the units that are not done.
+    """
+
+    leaves: DataFrame
+    incomplete: DataFrame
+
+
+@dataclass
+class Tracer:
+    """Traces batches for one query.
+
+    Args:
+        evaluator: the query's evaluator.
+        rounds: how failed units are tried again within the evaluation; None leaves that to later batches.
+    """
+
+    evaluator: Evaluator
+    rounds: Rounds | None = None
+    retried: int = 0
+    _kept: list[DataFrame] = field(default_factory=list)
+
+    def trace(self, batch: Batch) -> Evaluation:
+        """Evaluate a batch and fold every tree of it."""
+        self.retried = 0
+        rows, duplicates = self._told_apart(batch.rows.localCheckpoint(eager=True))
+        node = self.evaluator.node
+        exits = TracedExits()
+        given = self.evaluator.given(rows, exits)
+        levels: list[Level] = []
+        for number, barrier in enumerate(node.barriers):
+            levels.append(self._level(barrier.inputs[0], given, exits, number))
+            grouped = _aggregate(barrier).apply([levels[-1].leaves], self.evaluator.context(exits, None), number)
+            given, exits = {id(barrier): self._keep(grouped)}, TracedExits()
+        levels.append(self._level(node, given, exits, len(node.barriers)))
+        leaves = levels[-1].leaves
+        prepared = self.evaluator.sink.prepare(leaves.select(*map(column, user_columns(leaves))))
+        incomplete = self._keep(self._roots_of(levels))
+        count = incomplete.count()
+        return Evaluation(
+            prepared=prepared,
+            rows=rows.count(),
+            emitted=leaves.count(),
+            source=rows,
+            checksum_ok=False,
+            incomplete=incomplete if count else None,
+            incomplete_count=count,
+            duplicates=duplicates,
+            retried=self.retried,
+        )
+
+    def release(self) -> None:
+        """Free what the last trace has materialised."""
+        for frame in self._kept:
+            release(frame)
+        self._kept.clear()
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        kept = frame.localCheckpoint(eager=True)
+        self._kept.append(kept)
+        return kept
+
+    def _told_apart(self, rows: DataFrame) -> tuple[DataFrame, int]:
+        """Give rows with the same message id trees of their own, by their number among their equals."""
+        self._kept.append(rows)
+        twins = rows.groupBy(ANCHOR).agg((F.count(F.lit(1)) - 1).alias("twins")).where("twins > 0")
+        duplicates = twins.agg(F.sum("twins")).first()
+        assert duplicates is not None
+        if not duplicates[0]:
+            return rows, 0
+        number = F.row_number().over(Window.partitionBy(ANCHOR).orderBy(F.lit(0)))
+        numbered = rows.withColumn(_GROUP, number)
+        own = F.when(column(_GROUP) == 1, column(ANCHOR)).otherwise(F.xxhash64(column(ANCHOR), column(_GROUP)))
+        apart = numbered.withColumn(ANCHOR, own).withColumn(TUPLE_ID, column(ANCHOR)).drop(_GROUP)
+        return self._keep(apart), int(duplicates[0])
+
+    def _level(self, target: Node, given: dict[int, DataFrame], exits: TracedExits, number: int) -> Level:
+        """Evaluate one level, in rounds where failed units are to be tried again at once."""
+        done: list[DataFrame] = []
+        dead: list[DataFrame] = []
+        for attempt in itertools.count(1):
+            leaves, incomplete = self._round(target, given, exits, attempt)
+            if self.rounds is None:
+                return Level(leaves, incomplete)
+            done.append(leaves.join(F.broadcast(incomplete.select(ANCHOR)), ANCHOR, "left_anti"))
+            again = self.rounds.again(incomplete, attempt)
+            if again is None:
+                dead.append(incomplete)
+                break
+            again = self._keep(again)
+            dead.append(incomplete.join(F.broadcast(again), ANCHOR, "left_anti"))
+            if number == 0:
+                self.retried += again.count()
+            given = {node: _next_attempt(frame, again, attempt) for node, frame in given.items()}
+            exits = TracedExits()
+        return Level(_union(done), self._keep(_union(dead)))
+
+    def _round(
+        self, target: Node, given: dict[int, DataFrame], exits: TracedExits, attempt: int
+    ) -> tuple[DataFrame, DataFrame]:
+        """Evaluate a level once and fold its units."""
+        # rows that left already did so as roots: they have no message id
+        units = _union([frame.select(ANCHOR, TUPLE_ID) for frame in (*given.values(), *exits.gone)])
+        leaves = self._keep(compile_plan(target, given, self.evaluator.context(exits, None), self._keep))
+        may_copy = any(isinstance(each.step, Transform) for each in walk(target))
+        ackers = max(self.evaluator.ackers, 1)
+        incomplete = incomplete_trees(units, leaves, exits.gone, ackers, may_copy)
+        # without rounds the row itself says which attempt this was
+        attempts = F.lit(attempt if self.rounds else None).cast("int")
+        return leaves, self._keep(incomplete.withColumn("attempts", attempts))
+
+    def _roots_of(self, levels: list[Level]) -> DataFrame:
+        """Lead incomplete groups back to the rows that went into them, down to level 0."""
+        incomplete = levels[-1].incomplete
+        for number, barrier in reversed(list(enumerate(self.evaluator.node.barriers))):
+            aggregate = _aggregate(barrier)
+            keys = [key.alias(f"__rs_key_{index}") for index, key in enumerate(aggregate.keys)]
+            keyed = levels[number].leaves.where(column(ANCHOR).isNotNull()).select(ANCHOR, *keys)
+            group = aggregate.group_id([column(f"__rs_key_{index}") for index in range(len(keys))])
+            members = keyed.select(ANCHOR, group.alias(_GROUP)).distinct()
+            groups = incomplete.withColumnRenamed(ANCHOR, _GROUP)
+            led_back = members.join(F.broadcast(groups), _GROUP).drop(_GROUP)
+            incomplete = led_back.unionByName(levels[number].incomplete)
+        one = F.struct("ack_val", "status", "attempts", FAILURE)
+        # "failed" sorts before "held" before "lost": the most certain answer wins
+        chosen = incomplete.groupBy(ANCHOR).agg(F.min_by(one, column("status")).alias("one"))
+        return chosen.select(ANCHOR, "one.*")
+
+
+def _next_attempt(frame: DataFrame, again: DataFrame, attempt: int) -> DataFrame:
+    retried = frame.join(F.broadcast(again), ANCHOR, "left_semi")
+    return retried.withColumn(ATTEMPT, F.lit(attempt + 1).cast("int"))
+
+
+def _aggregate(node: Node) -> Aggregate:
+    assert isinstance(node.step, Aggregate)
+    return node.step
+
+
+def _union(frames: list[DataFrame]) -> DataFrame:
+    result = frames[0]
+    for frame in frames[1:]:
+        result = result.unionByName(frame)
+    return result

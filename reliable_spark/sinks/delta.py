@@ -1,0 +1,128 @@
+"""A Delta table as the sink, written in two steps: the files first, the commit when the verdict is stored.
+
+Spark's own `save` evaluates and commits in one call, so what the evaluation found out comes too late. Here
+Delta's transaction writes the files (constraints, partitions and statistics as ever), which nobody sees until
+the commit; the ledger stores the verdict together with the list of files; then they are committed under a
+transaction id. A crash in between is mended from that list. Measured against `save` with `txnAppId` in
+docs/decisions/0002-two-phase-delta-sink.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from reliable_spark.errors import ReliableSparkError, SinkError, nearest
+from reliable_spark.sinks.base import Prepared
+
+
+class DeltaSink:
+    """Appends to a Delta table; creates it where there is none.
+
+    Guarantee: a batch's rows become visible in one commit, once, after the ledger has settled the batch.
+
+    Args:
+        path: the table's path or URI.
+        spark: a classic session; a Connect session has no access to Delta's transactions.
+    """
+
+    settles_first = True
+
+    def __init__(self, path: str, spark: SparkSession) -> None:
+        self.path = path
+        self._spark = spark
+        self._application = ""
+
+    def open(self, rows: DataFrame, application: str) -> None:
+        """Create the table, or compare its columns with the rows'.
+
+        Raises:
+            SinkError: the path holds something else, or a table that these rows do not fit into.
+        """
+        self._application = application
+        try:
+            from delta.tables import DeltaTable
+
+            if not DeltaTable.isDeltaTable(self._spark, self.path):
+                rows.limit(0).write.format("delta").save(self.path)
+                return
+            held = self._spark.read.format("delta").load(self.path).schema
+        except ReliableSparkError:
+            raise
+        except Exception as error:
+            raise SinkError(f"the sink {self.path} cannot be opened as a Delta table: {_first_line(error)}") from error
+        by_lower = {field.name.lower(): field for field in held.fields}
+        for field in rows.schema.fields:
+            there = by_lower.get(field.name.lower())
+            if there is None:
+                raise SinkError(f"the sink {self.path} has no column {field.name!r}{nearest(field.name, held.names)}")
+            if there.dataType.simpleString() != field.dataType.simpleString():
+                raise SinkError(
+                    f"the sink {self.path} has column {field.name!r} as {there.dataType.simpleString()}, "
+                    f"the rows have it as {field.dataType.simpleString()}"
+                )
+            if any(key.startswith("delta.identity") for key in there.metadata):
+                raise SinkError(
+                    f"the sink {self.path} has an identity column {there.name!r}, which needs Spark's writer"
+                )
+
+    def recover(self, batch_id: int, actions: tuple[str, ...]) -> None:
+        """Commit the files of the last settled batch, unless the table has them already."""
+        if actions and self._committed() < batch_id:
+            self._commit(actions, batch_id)
+
+    def prepare(self, rows: DataFrame) -> Prepared:
+        """Write the files; nobody sees them.
+
+        Raises:
+            SinkError: a constraint of the table, or the storage, refused them.
+        """
+        transaction = self._log().startTransaction(self._none(), self._none())
+        written = transaction.writeFiles(rows._jdf, self._none())
+        return Prepared(actions=tuple(written.apply(index).json() for index in range(written.size())))
+
+    def commit(self, prepared: Prepared, batch_id: int) -> None:
+        """Make the files part of the table, under the batch's transaction id."""
+        if prepared.actions:
+            self._commit(prepared.actions, batch_id)
+
+    def discard(self, prepared: Prepared) -> None:
+        """Leave the files to VACUUM: they are in no version of the table."""
+
+    def _commit(self, actions: tuple[str, ...], batch_id: int) -> None:
+        delta = self._delta()
+        listed = self._jvm().java.util.ArrayList()
+        for action in actions:
+            listed.add(delta.actions.Action.fromJson(action))
+        listed.add(delta.actions.SetTransaction(self._application, batch_id, self._none()))
+        sequence = self._jvm().scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
+        append = self._jvm().org.apache.spark.sql.streaming.OutputMode.Append()
+        operation = delta.DeltaOperations.StreamingUpdate(append, self._application, batch_id, self._none())
+        try:
+            self._log().startTransaction(self._none(), self._none()).commit(sequence, operation)
+        except Exception as error:
+            raise SinkError(
+                f"batch {batch_id} is settled, but its files could not be committed to {self.path}: "
+                f"{_first_line(error)}; the next start commits them"
+            ) from error
+
+    def _committed(self) -> int:
+        version: int = self._log().startTransaction(self._none(), self._none()).txnVersion(self._application)
+        return version
+
+    def _jvm(self) -> Any:
+        return self._spark._jvm
+
+    def _delta(self) -> Any:
+        return self._jvm().org.apache.spark.sql.delta
+
+    def _log(self) -> Any:
+        return self._delta().DeltaLog.forTable(self._spark._jsparkSession, self.path)
+
+    def _none(self) -> Any:
+        return self._jvm().scala.Option.empty()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,178 @@
+"""The ledger: atomic over three tables, undone where it was not settled, refused where it cannot be trusted."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from reliable_spark.errors import LedgerError
+from reliable_spark.ledger.audit import audit
+from reliable_spark.ledger.ledger import BatchRecord, Ledger
+from reliable_spark.ledger.schema import dead_letters_schema, pending_schema, storable
+from reliable_spark.ledger.tables import LedgerTable
+
+PAYLOAD = pa.struct([("id", pa.int64())])
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def record(batch_id: int, **counts: Any) -> BatchRecord:
+    return BatchRecord(batch_id, counts.pop("kind", "source"), NOW, NOW, **counts)
+
+
+def pending(*anchors: int, error_class: str = "ValueError") -> pa.Table:
+    rows = [{"anchor": anchor, "error_class": error_class, "payload": {"id": anchor}} for anchor in anchors]
+    return pa.Table.from_pylist(rows, schema=pending_schema(PAYLOAD))
+
+
+def dead(*anchors: int) -> pa.Table:
+    rows = [{"anchor": anchor, "error_class": "ValueError", "payload": {"id": anchor}} for anchor in anchors]
+    return pa.Table.from_pylist(rows, schema=dead_letters_schema(PAYLOAD))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "ledger")
+
+
+def test_a_ledger_adds_up_over_its_batches(path: str) -> None:
+    """Rows taken in are acked, dead or pending, also after a replay and a reopening."""
+    ledger = Ledger.open(path, PAYLOAD)
+    ledger.settle(record(0, anchored=5, acked=2, failed=3, emitted=2), pending(1, 2), dead(3))
+    ledger.settle(record(1, kind="replay", replayed=2, acked=1, failed=1, dead=1, emitted=1), pending(), dead(2))
+    counts = Ledger.open(path, PAYLOAD).counts()
+    assert (counts.anchored, counts.acked, counts.dead, counts.pending) == (5, 3, 2, 0)
+    assert (counts.failed_attempts, counts.replayed, counts.emitted) == (4, 2, 3)
+    assert counts.balanced
+    assert audit(path) == counts
+
+
+def test_a_clean_batch_touches_one_table_only(path: str) -> None:
+    """A batch without incomplete trees is one commit to `batches`."""
+    ledger = Ledger.open(path, PAYLOAD)
+    ledger.settle(record(0, anchored=5, acked=5))
+    assert [DeltaTable(f"{path}/{name}").version() for name in ("batches", "pending", "dead_letters")] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("crash_at", ["pending", "dead_letters", "batches"])
+def test_a_crash_between_two_tables_is_undone_and_can_be_repeated(
+    path: str, crash_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever table the crash comes before, readers see the batch before, and settling again gives the same."""
+    ledger = Ledger.open(path, PAYLOAD)
+    ledger.settle(record(0, anchored=4, acked=1, failed=3), pending(1, 2), dead(3))
+    before = audit(path)
+    write = LedgerTable.write
+
+    def crash(self: LedgerTable, *arguments: Any) -> int:
+        if self.uri.endswith(crash_at):
+            raise KeyboardInterrupt
+        return write(self, *arguments)
+
+    monkeypatch.setattr(LedgerTable, "write", crash)
+    batch = record(1, kind="replay", replayed=2, acked=1, failed=1, dead=1)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.settle(batch, pending(), dead(2))
+    monkeypatch.undo()
+    assert audit(path) == before
+    again = Ledger.open(path, PAYLOAD)
+    assert again.counts() == before
+    assert sorted(again.pending["anchor"].to_pylist()) == [1, 2]
+    again.settle(batch, pending(), dead(2))
+    assert Ledger.open(path, PAYLOAD).counts() == audit(path)
+    assert (audit(path).dead, audit(path).pending, audit(path).balanced) == (2, 0, True)
+
+
+def test_what_spark_appends_to_a_marked_settlement_is_undone_too(path: str) -> None:
+    """Rows that another writer added after `mark` vanish when the batch was never settled."""
+    ledger = Ledger.open(path, PAYLOAD)
+    ledger.settle(record(0, anchored=1, acked=0, failed=1), pending(1))
+    ledger.mark(1, pending(1))
+    for name, rows in (("pending", pending(2)), ("dead_letters", dead(3))):
+        write_deltalake(f"{path}/{name}", rows, mode="append")
+    assert audit(path).balanced
+    assert Ledger.open(path, PAYLOAD).counts().pending == 1
+
+
+def test_batches_follow_each_other(path: str) -> None:
+    """A batch id is settled once, in order."""
+    ledger = Ledger.open(path, PAYLOAD)
+    ledger.settle(record(0))
+    for wrong in (0, 2):
+        with pytest.raises(LedgerError, match="cannot follow"):
+            ledger.settle(record(wrong))
+
+
+def test_a_source_batch_is_known_after_reopening(path: str) -> None:
+    """Which micro-batches of which query are settled survives a restart."""
+    Ledger.open(path, PAYLOAD).settle(record(0, query_id="q", source_batch_id=4))
+    ledger = Ledger.open(path, PAYLOAD)
+    assert ledger.is_settled("q", 4)
+    assert not ledger.is_settled("q", 5)
+    assert not ledger.is_settled("other", 4)
+
+
+def test_an_interrupted_run_is_told_from_one_that_ended(path: str) -> None:
+    """Only a run that had settled its source and did not end is gone on with."""
+    ledger = Ledger.open(path, PAYLOAD)
+    assert not ledger.is_run_settled()
+    ledger.begin_run(NOW)
+    assert not Ledger.open(path, PAYLOAD).is_run_settled()
+    ledger.settle(record(0))
+    assert Ledger.open(path, PAYLOAD).is_run_settled()
+    ledger.end_run(NOW)
+    assert not Ledger.open(path, PAYLOAD).is_run_settled()
+
+
+def test_rows_removed_or_added_by_hand_break_the_balance(path: str) -> None:
+    """The audit counts the tables; it does not believe the sums."""
+    ledger = Ledger.open(path, PAYLOAD)
+    ledger.settle(record(0, anchored=3, acked=1, failed=2), pending(1), dead(2))
+    assert audit(path).balanced
+    DeltaTable(f"{path}/dead_letters").delete()
+    assert not audit(path).balanced
+
+
+def test_a_ledger_of_a_newer_version_is_refused(path: str) -> None:
+    """A newer ledger is neither opened nor audited, and the message says what to do."""
+    Ledger.open(path, PAYLOAD)
+    for log in Path(path, "batches", "_delta_log").glob("*.json"):
+        log.write_text(log.read_text().replace('\\"ledger_version\\": 1', '\\"ledger_version\\": 99'))
+    for use in (lambda: Ledger.open(path, PAYLOAD), lambda: audit(path)):
+        with pytest.raises(LedgerError, match=r"newer reliable_spark.*upgrade"):
+            use()
+
+
+def test_a_directory_that_cannot_be_written_is_refused() -> None:
+    """An unwritable ledger is a clear error that names the table."""
+    with pytest.raises(LedgerError, match="/proc/nothing/pending"):
+        Ledger.open("/proc/nothing", PAYLOAD)
+
+
+def test_rows_of_another_schema_are_refused(path: str) -> None:
+    """A ledger belongs to one source."""
+    Ledger.open(path, PAYLOAD)
+    with pytest.raises(LedgerError, match="another schema"):
+        Ledger.open(path, pa.struct([("id", pa.string())]))
+
+
+def test_a_table_that_is_no_ledger_is_refused(path: str) -> None:
+    """Another Delta table in the place of a ledger is recognised."""
+    write_deltalake(f"{path}/batches", pa.table({"a": [1]}), description=json.dumps({"a": 1}))
+    with pytest.raises(LedgerError, match="not a reliable_spark ledger"):
+        audit(path)
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        audit(f"{path}/nowhere")
+
+
+def test_types_are_stored_in_the_form_that_delta_has() -> None:
+    """Large, nested and zoned types are brought to Delta's; what has no form there is refused by name."""
+    kind = pa.struct([("t", pa.timestamp("us", tz="Europe/Paris")), ("l", pa.large_list(pa.large_string()))])
+    assert storable(kind, "c") == pa.struct([("t", pa.timestamp("us", tz="UTC")), ("l", pa.list_(pa.string()))])
+    with pytest.raises(Exception, match=r"column 'c.d'.*cast it"):
+        storable(pa.struct([("d", pa.duration("us"))]), "c")

@@ -1,0 +1,79 @@
+"""Aggregates in a run: a barrier, so each group appears once; a bad group is led back to its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import reliable_spark as rs
+from tests.spark.running import Runner
+
+
+@pytest.fixture
+def numbers(spark: SparkSession) -> DataFrame:
+    return spark.range(20).withColumn("k", F.col("id") % 5)
+
+
+def test_replayed_rows_are_counted_once_in_their_group(numbers: DataFrame, run: Runner) -> None:
+    """Rows that fail twice before the aggregate are in the one row of their group."""
+    frame = numbers.anchored("id").fail("id % 7 = 0 and _attempt < 3", "flaky").fail("id = 13", "dead", retry=False)
+    ran = run(frame.groupBy("k").agg(F.count("*").alias("n"), F.sum("id").alias("s")))
+    assert sorted(map(tuple, ran.rows.all)) == [(0, 4, 30), (1, 4, 34), (2, 4, 38), (3, 3, 29), (4, 4, 46)]
+    assert ran.counts("anchored", "acked", "dead", "failed_attempts", "replayed") == (20, 19, 1, 7, 6)
+
+
+def test_parts_of_a_failed_tree_do_not_reach_a_group(spark: SparkSession, run: Runner) -> None:
+    """The good children of a row that ends dead are in no group; those of a replayed row are there once."""
+    frame = spark.createDataFrame([(1, ["a", "b"]), (2, ["a", "bad"]), (3, ["b", "flaky"])], "id int, xs array<string>")
+    exploded = frame.anchored("id").explode("xs", "x").fail("x = 'bad'", "bad", retry=False)
+    ran = run(exploded.fail("x = 'flaky' and _attempt = 1", "flaky").groupBy("x").count())
+    assert sorted(map(tuple, ran.rows.all)) == [("a", 1), ("b", 2), ("flaky", 1)]
+    assert ran.dead == {"2": "bad"}
+
+
+def test_a_group_that_fails_is_retried_as_a_group(numbers: DataFrame, run: Runner) -> None:
+    """A bolt below the aggregate that fails twice for one group still emits every group once."""
+
+    def check(row: rs.TupleRow) -> dict[str, Any]:
+        if row["k"] == 3 and row.attempt < 3:
+            raise ValueError("not yet")
+        return dict(row)
+
+    ran = run(numbers.anchored("id").groupBy("k").count().bolt(check, "k long, count long"))
+    assert sorted(map(tuple, ran.rows.all)) == [(k, 4) for k in range(5)]
+    assert ran.counts("anchored", "acked", "dead") == (20, 20, 0)
+
+
+def test_the_rows_of_a_dead_group_are_dead(numbers: DataFrame, run: Runner) -> None:
+    """A group that cannot be saved takes exactly its own inputs with it."""
+
+    def check(row: rs.TupleRow) -> dict[str, Any]:
+        if row["k"] == 2:
+            raise rs.Fail("bad group", retry=False)
+        return dict(row)
+
+    ran = run(numbers.anchored("id").groupBy("k").count().bolt(check, "k long, count long"))
+    assert ran.dead == dict.fromkeys(["2", "7", "12", "17"], "bad group")
+    assert ran.counts("anchored", "acked", "dead", "emitted") == (20, 16, 4, 4)
+
+
+def test_a_dead_group_of_groups_is_led_back_through_both(numbers: DataFrame, run: Runner) -> None:
+    """With two aggregates in a row the dead rows are those of the groups of the dead group."""
+    grouped = numbers.anchored("id").groupBy("k").agg(F.sum("id").alias("s"))
+    twice = grouped.groupBy((F.col("s") % 4).alias("m")).agg(F.count("*").alias("n"))
+    ran = run(twice.fail("m = 2", "bad", retry=False))
+    sums = {k: sum(n for n in range(20) if n % 5 == k) for k in range(5)}
+    doomed = {str(n) for n in range(20) if sums[n % 5] % 4 == 2}
+    assert set(ran.dead) == doomed
+    assert ran.counts("anchored", "dead") == (20, len(doomed))
+
+
+def test_null_and_nested_keys_are_groups_too(spark: SparkSession, run: Runner) -> None:
+    """A null key is a group of its own and is led back like any other."""
+    frame = spark.createDataFrame([(1, None), (2, "a"), (3, None)], "id int, k string")
+    ran = run(frame.anchored("id").groupBy("k").count().fail("k is null", "null key", retry=False))
+    assert ran.dead == {"1": "null key", "3": "null key"}
+    assert ran.counts("acked", "dead", "emitted") == (1, 2, 1)

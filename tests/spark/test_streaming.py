@@ -1,0 +1,168 @@
+"""Streams: batches, replays beside them, restarts from the checkpoint, and ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import reliable_spark as rs
+from reliable_spark.ledger.audit import audit
+from reliable_spark.ledger.ledger import Ledger
+from reliable_spark.sinks.delta import DeltaSink
+
+
+class Source:
+    """A directory of Parquet files as a stream, one file a batch."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self.spark, self.path = spark, str(path / "source")
+
+    def add(self, first: int, count: int) -> None:
+        frame = self.spark.range(first, first + count).withColumn("k", F.col("id") % 5)
+        frame.coalesce(1).write.mode("append").parquet(self.path)
+
+    def stream(self) -> DataFrame:
+        reader = self.spark.readStream.schema("id long, k long").option("maxFilesPerTrigger", 1)
+        return reader.parquet(self.path)
+
+
+@pytest.fixture
+def source(spark: SparkSession, tmp_path: Path) -> Source:
+    return Source(spark, tmp_path)
+
+
+def flaky(row: rs.TupleRow) -> dict[str, Any]:
+    if row["id"] % 7 == 0 and row.attempt == 1:
+        raise OSError("not now")
+    if row["id"] % 10 == 9:
+        raise rs.Fail("never", retry=False)
+    return dict(row)
+
+
+def start(source: Source, path: Path, **options: Any) -> rs.Query:
+    frame = source.stream().anchored("id").bolt(flaky, "id long, k long")
+    settings = rs.Settings(backoff_initial_s=0.1)
+    query: rs.Query = frame.start(str(path / "sink"), ledger=str(path / "ledger"), settings=settings, **options)
+    return query
+
+
+def ids(spark: SparkSession, path: Path) -> list[int]:
+    return sorted(row["id"] for row in spark.read.format("delta").load(str(path / "sink")).collect())
+
+
+def test_an_available_now_query_ends_with_nothing_pending(source: Source, spark: SparkSession, tmp_path: Path) -> None:
+    """`await_termination` includes the replays; the sink holds every acked row once."""
+    source.add(0, 10)
+    source.add(10, 10)
+    query = start(source, tmp_path, trigger="availableNow")
+    assert query.await_termination(120)
+    outcome = query.outcome()
+    assert (outcome.anchored, outcome.acked, outcome.dead, outcome.pending) == (20, 18, 2, 0)
+    assert (outcome.failed_attempts, outcome.replayed) == (5, 3)
+    assert ids(spark, tmp_path) == [n for n in range(20) if n % 10 != 9]
+    assert audit(str(tmp_path / "ledger")).balanced
+
+
+def test_a_restart_goes_on_where_the_checkpoint_is(source: Source, spark: SparkSession, tmp_path: Path) -> None:
+    """The second start reads only what is new and adds to the same ledger."""
+    for first in (0, 10):
+        source.add(first, 10)
+        start(source, tmp_path, trigger={"availableNow": True}).await_termination(120)
+    counts = audit(str(tmp_path / "ledger"))
+    assert (counts.anchored, counts.acked, counts.dead) == (20, 18, 2)
+    assert ids(spark, tmp_path) == [n for n in range(20) if n % 10 != 9]
+
+
+@pytest.mark.parametrize("crash_in", ["prepare", "settle", "commit"])
+def test_a_crash_at_any_step_changes_nothing_in_the_end(
+    crash_in: str, source: Source, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies around a step of a batch; the next start gives each row to the sink exactly once."""
+    source.add(0, 10)
+    owner: Any = {"prepare": DeltaSink, "settle": Ledger, "commit": DeltaSink}[crash_in]
+    original = getattr(owner, crash_in)
+
+    def crash(self: Any, *arguments: Any, **named: Any) -> Any:
+        if crash_in != "commit":
+            original(self, *arguments, **named)
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(owner, crash_in, crash)
+    with pytest.raises(RuntimeError, match="killed"):
+        start(source, tmp_path, trigger="availableNow").await_termination(120)
+    monkeypatch.undo()
+    query = start(source, tmp_path, trigger="availableNow")
+    query.await_termination(120)
+    outcome = query.outcome()
+    assert (outcome.anchored, outcome.acked, outcome.dead, outcome.pending) == (10, 9, 1, 0)
+    assert ids(spark, tmp_path) == list(range(9))
+
+
+def test_replays_run_while_the_source_is_idle_and_stop_stops(
+    source: Source, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A continuous query with nothing to read still replays what is due, and ends when told."""
+    source.add(0, 10)
+    replayed = []
+    with start(source, tmp_path) as query:
+        query._loop.on_settled = lambda record: replayed.append(record.kind)
+        for _ in range(600):
+            if query.outcome().acked == 9 or not query.is_active:
+                break
+            query._stop.wait(0.1)
+        assert query.outcome().pending == 0
+        was_active = query.is_active
+    assert (was_active, query.is_active) == (True, False)
+    assert "replay" in replayed
+    assert ids(spark, tmp_path) == list(range(9))
+
+
+def test_pending_trees_survive_a_stop(source: Source, spark: SparkSession, tmp_path: Path) -> None:
+    """What waits for its replay when the query stops is replayed by the next one, without new rows."""
+    source.add(0, 10)
+    frame = source.stream().anchored("id").fail("id = 3 and _attempt = 1", "once")
+    places = (str(tmp_path / "sink"), str(tmp_path / "ledger"))
+    slow, quick = rs.Settings(backoff_initial_s=3600, backoff_max_s=3600), rs.ManualClock()
+    query = frame.start(places[0], ledger=places[1], settings=slow)
+    while query.outcome().anchored < 10 and query.is_active:
+        query._stop.wait(0.1)
+    query.stop()
+    assert audit(places[1]).pending == 1
+    quick.advance(366 * 24 * 3600.0)
+    again = frame.start(places[0], ledger=places[1], settings=slow, trigger="availableNow", clock=quick)
+    assert again.await_termination(120)
+    assert (again.outcome().acked, again.outcome().pending) == (10, 0)
+    assert ids(spark, tmp_path) == list(range(10))
+
+
+def test_groups_of_a_stream_are_partial_per_batch(source: Source, spark: SparkSession, tmp_path: Path) -> None:
+    """Each micro-batch gives its own groups; their sum is the whole."""
+    source.add(0, 10)
+    source.add(10, 10)
+    frame = source.stream().anchored("id").groupBy("k").agg(F.count("*").alias("n"))
+    query = frame.start(str(tmp_path / "sink"), ledger=str(tmp_path / "ledger"), trigger="availableNow")
+    query.await_termination(120)
+    rows = spark.read.format("delta").load(str(tmp_path / "sink"))
+    assert rows.count() == 10
+    assert {row["k"]: row["sum(n)"] for row in rows.groupBy("k").sum("n").collect()} == dict.fromkeys(range(5), 4)
+    assert query.outcome().acked == 20
+
+
+def test_a_source_waits_while_too_much_is_pending(source: Source, tmp_path: Path) -> None:
+    """With `max_pending` reached no new batch is taken in before replays have made room."""
+    source.add(0, 10)
+    source.add(10, 10)
+    settled: list[Any] = []
+    frame = source.stream().anchored("id").fail("_attempt < 3", "slow")
+    settings = rs.Settings(max_pending=5, backoff_initial_s=0.05)
+    query = frame.start(None, ledger=str(tmp_path / "ledger"), settings=settings, trigger="availableNow")
+    query._loop.on_settled = settled.append
+    query.await_termination(120)
+    assert query.outcome().acked == 20
+    seconds = [index for index, record in enumerate(settled) if record.kind == "source"][1:]
+    pending_before = sum(r.anchored - r.acked - r.dead for r in settled[: seconds[0]]) if seconds else 0
+    assert pending_before < 5
