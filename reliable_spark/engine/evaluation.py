@@ -14,6 +14,7 @@ from reliable_spark.engine.columns import (
     ANCHOR,
     FAILURE,
     HELD,
+    LINEAGE,
     MESSAGE_ID,
     NULL_MESSAGE_ID,
     OVERFLOW,
@@ -116,7 +117,11 @@ class Evaluator:
     def untracked(self, batch: Batch) -> Evaluation:
         """Evaluate without lineage: every row counts as acked, whatever becomes of it."""
         counting, plain = ObservedExits(), PlainExits()
-        frames = {id(node): counting.roots(self.source.of_spout(batch.rows, spout)) for node, spout in self._spouts}
+        nothing = {name: F.lit(None).cast(batch.rows.schema[name].dataType) for name in LINEAGE}
+        frames = {
+            id(node): counting.roots(self.source.of_spout(batch.rows, spout).withColumns(nothing))
+            for node, spout in self._spouts
+        }
         leaves = compile_plan(self.node, frames, self.context(plain, 0), lambda frame: frame)
         counted = counting.leaves(leaves)
         prepared = self.sink.prepare(counted.select(*map(column, user_columns(counted))))

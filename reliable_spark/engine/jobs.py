@@ -5,7 +5,10 @@ from __future__ import annotations
 import uuid
 from types import TracebackType
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+_EVENTS_WAIT_MS = 30_000
 
 
 class Stages:
@@ -29,8 +32,14 @@ class Stages:
         self._context.removeJobTag(self._tag)
 
     def any_ran_twice(self) -> bool:
-        """True when a stage of these jobs had more than one attempt."""
-        tracker = self._context._jsc.sc().statusTracker()
+        """True when a stage of these jobs had more than one attempt, or when that cannot be known."""
+        spark_context = self._context._jsc.sc()
+        try:
+            # what the jobs did is known once their events have been handled
+            spark_context.listenerBus().waitUntilEmpty(_EVENTS_WAIT_MS)
+        except Py4JJavaError:
+            return True
+        tracker = spark_context.statusTracker()
         for job_id in tracker.getJobIdsForTag(self._tag):
             job = tracker.getJobInfo(job_id)
             if job.isEmpty():

@@ -28,13 +28,14 @@ class Outcome(Counts):
     @classmethod
     def of(cls, ledger: Ledger, spark: SparkSession) -> Outcome:
         """Take the counts of an open ledger."""
-        return cls(
-            **asdict(ledger.counts()),
-            ledger=ledger.path,
-            pending_version=ledger.version_of("pending"),
-            dead_letters_version=ledger.version_of("dead_letters"),
-            spark=spark,
-        )
+        with ledger.lock:
+            return cls(
+                **asdict(ledger.counts()),
+                ledger=ledger.path,
+                pending_version=ledger.version_of("pending"),
+                dead_letters_version=ledger.version_of("dead_letters"),
+                spark=spark,
+            )
 
     def dead_letters(self) -> DataFrame:
         """The trees that will not be tried again, each with its reason and its source row as `payload`."""

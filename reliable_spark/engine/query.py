@@ -10,6 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.utils import is_remote
 
 from reliable_spark.clock import Clock
 from reliable_spark.core.retries import RetryPolicy
@@ -57,6 +58,8 @@ def prepare_loop(job: Job, *, streaming: bool) -> Loop:
         LedgerError: the ledger cannot be opened.
         SinkError: the sink would not take these rows.
     """
+    if is_remote():
+        raise UsageError("run() and start() need a classic session: Connect has no access to Delta's transactions")
     nodes = spouts(job.node)
     for node in nodes:
         if node.step.frame.isStreaming != streaming:  # type: ignore[union-attr]
@@ -124,7 +127,6 @@ class Query:
         self._loop = loop
         self._ends = ends
         self._stop = threading.Event()
-        self._source_ended = threading.Event()
         self._error: BaseException | None = None
         self._streaming = start(self)
         self._replayer = threading.Thread(target=self._replay, name="reliable_spark-replays", daemon=True)
@@ -199,18 +201,22 @@ class Query:
     def _replay(self) -> None:
         """Replay what is due, also while the source is idle, until the query ends."""
         try:
-            while not self._stop.is_set():
-                source_is_active = self._streaming.isActive
-                self._loop.run_due()
-                wait_s = self._loop.seconds_until_due()
-                if not source_is_active:
-                    self._raise_streaming_error()
-                    if not self._ends or wait_s is None:
-                        return
-                self._pause(wait_s, source_is_active)
+            with Progress.of(self._loop, "rows"):
+                self._replay_to_the_end()
         except BaseException as error:
             self._error = self._error or error
             self._streaming.stop()
+
+    def _replay_to_the_end(self) -> None:
+        while not self._stop.is_set():
+            source_is_active = self._streaming.isActive
+            self._loop.run_due()
+            wait_s = self._loop.seconds_until_due()
+            if not source_is_active:
+                self._raise_streaming_error()
+                if not self._ends or wait_s is None:
+                    return
+            self._pause(wait_s, source_is_active)
 
     def _pause(self, wait_s: float | None, source_is_active: bool) -> None:
         if source_is_active:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -80,6 +81,7 @@ class Ledger:
 
     def __init__(self, path: str, batches: LedgerTable) -> None:
         self.path = path
+        self.lock = threading.RLock()
         self._batches = batches
         self._pending, self._dead_letters, self._runs = (
             LedgerTable(table_uri(path, name)) for name in ("pending", "dead_letters", "runs")
@@ -169,6 +171,10 @@ class Ledger:
         """
         if record.batch_id != self.last_batch_id + 1:
             raise LedgerError(f"batch {record.batch_id} cannot follow batch {self.last_batch_id} in {self.path}")
+        with self.lock:
+            self._settle(record, pending, dead)
+
+    def _settle(self, record: BatchRecord, pending: pa.Table | None, dead: pa.Table | None) -> None:
         if pending is not None:
             self._pending.write(pending, record.batch_id, "overwrite")
         if dead is not None and dead.num_rows:
@@ -224,7 +230,8 @@ class Ledger:
 
     def counts(self) -> Counts:
         """Add the ledger up."""
-        return count(self._rows, self._pending_rows, self._dead_letters.read(["error_class"]))
+        with self.lock:
+            return count(self._rows, self._pending_rows, self._dead_letters.read(["error_class"]))
 
 
 def _exists(uri: str) -> bool:

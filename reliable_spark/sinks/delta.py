@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from reliable_spark.errors import ReliableSparkError, SinkError, nearest
@@ -79,7 +80,13 @@ class DeltaSink:
             SinkError: a constraint of the table, or the storage, refused them.
         """
         transaction = self._log().startTransaction(self._none(), self._none())
-        written = transaction.writeFiles(rows._jdf, self._none())
+        try:
+            written = transaction.writeFiles(rows._jdf, self._none())
+        except Py4JJavaError as error:
+            if "DeltaInvariantViolationException" in str(error.java_exception):
+                reason = str(error.java_exception.getMessage()).splitlines()[0]
+                raise SinkError(f"the sink {self.path} refused a row: {reason}") from error
+            raise
         return Prepared(actions=tuple(written.apply(index).json() for index in range(written.size())))
 
     def commit(self, prepared: Prepared, batch_id: int) -> None:
