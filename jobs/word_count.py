@@ -1,9 +1,9 @@
-"""Streaming word count: every file that appears is answered once, acked or dead.
+"""Streaming word count: every text file that appears is answered once, acked or dead.
 
-Text has no message ids and Spark numbers no lines, so the message is the file: its path is the message id, its
-lines and their words are the tree, and it is acked when the last word is counted. A file is therefore read
-into memory as a whole; split a huge one first. As for every file stream, a file has to appear complete
-(write it elsewhere and move it) and is not looked at again.
+Text has no message ids and Spark numbers no lines, so the message is the file: its path is the message id, its lines
+and their words are the tree, and it is acked when its last word is counted. So a file is read into memory as a whole:
+split a huge one first. As for every file stream, a file has to appear complete (write it elsewhere and move it), is
+read once, and is nothing at all when it has no bytes.
 
 Each batch adds its own counts per word to a Delta table; the total is their sum.
 """
@@ -31,9 +31,9 @@ def split_words(row: rs.TupleRow) -> Iterator[dict[str, str]]:
 
 def count_words(spark: SparkSession, files: str, output: Path, files_per_batch: int) -> rs.Outcome:
     """Count the words of all files that are there, and wait until every file is answered."""
-    reader = spark.readStream.option("wholetext", True).option("maxFilesPerTrigger", files_per_batch)
     # by default, Spark passes over a file that is a week older than the newest one it has seen
-    texts = reader.option("maxFileAge", "36500d").text(files)
+    reader = spark.readStream.options(maxFilesPerTrigger=files_per_batch, maxFileAge="36500d")
+    texts = reader.text(files, wholetext=True)
     counts = (
         rs.anchored(texts.select("value", F.col("_metadata.file_path").alias("file")), "file")
         .explode(F.split("value", "\r?\n"), "line")

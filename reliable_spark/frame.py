@@ -19,6 +19,7 @@ from reliable_spark.engine.definition import (
     expand_stars,
     output_schema,
     refuse_generators,
+    refuse_nested_star,
     tried,
     trigger_options,
 )
@@ -42,6 +43,7 @@ from reliable_spark.engine.static_side import StaticSide, join_kind
 from reliable_spark.errors import ColumnError, UsageError, nearest
 from reliable_spark.grouped import GroupedFrame
 from reliable_spark.settings import Settings
+from reliable_spark.sinks.base import absolute
 
 
 class AnchoredFrame:
@@ -110,6 +112,7 @@ class AnchoredFrame:
     def withColumns(self, colsMap: dict[str, Column]) -> AnchoredFrame:  # noqa: N802, N803 - PySpark's names
         """Add or replace columns, as `DataFrame.withColumns` does."""
         check_reserved(list(colsMap))
+        refuse_nested_star("withColumn", *colsMap.values())
         return self._project("withColumn", lambda frame: frame.withColumns(colsMap))
 
     def withColumnRenamed(self, existing: str, new: str) -> AnchoredFrame:  # noqa: N802 - PySpark's name
@@ -128,6 +131,7 @@ class AnchoredFrame:
 
     def where(self, condition: Column | str) -> AnchoredFrame:
         """Keep the rows for which the condition is true; the others are done, so acked."""
+        refuse_nested_star("where", condition)
         return self._step(Filter("where", condition))
 
     filter = where
@@ -140,6 +144,7 @@ class AnchoredFrame:
             reason: what the ledger says about it.
             retry: False makes them dead letters at once.
         """
+        refuse_nested_star("fail", condition, reason if isinstance(reason, Column) else "")
         return self._step(FailWhen("fail", condition, reason, retry))
 
     def explode(self, col: str | Column, alias: str = "col") -> AnchoredFrame:
@@ -153,6 +158,9 @@ class AnchoredFrame:
             ColumnError: it is not an array, or the alias is taken by another column.
         """
         check_reserved([alias])
+        refuse_nested_star("explode", col)
+        if alias.lower() in {name.lower() for name in self.columns}:
+            raise ColumnError(f"explode(): column {alias!r} would be there twice: choose another alias")
         array = self[col] if isinstance(col, str) else col
         kind = analysed("explode", self.columns, lambda: self._empty.select(array.alias("array"))).schema[0]
         if not isinstance(kind.dataType, T.ArrayType):
@@ -192,6 +200,7 @@ class AnchoredFrame:
     def groupBy(self, *cols: Any) -> GroupedFrame:  # noqa: N802 - PySpark's name
         """Group the rows, as `DataFrame.groupBy` does; follow it by `agg` or `count`."""
         flat = cols[0] if len(cols) == 1 and isinstance(cols[0], list) else cols
+        refuse_nested_star("groupBy", *flat)
         keys = tuple(self[each] if isinstance(each, str) else each for each in flat)
         return GroupedFrame(self, keys)
 
@@ -302,7 +311,7 @@ class AnchoredFrame:
             raise UsageError("a ledger directory is needed: it is where every row's answer is kept")
         if settings is None:
             settings = Settings.from_spark(self._empty.sparkSession)
-        return Job(self._node, sink, str(ledger), settings, clock or SystemClock())
+        return Job(self._node, sink, absolute(ledger), settings, clock or SystemClock())
 
     # ------------------------------------------------------------------------------------------ building
 
@@ -318,6 +327,7 @@ class AnchoredFrame:
         missing = [name for name in (ANCHOR, TUPLE_ID) if name not in empty.columns]
         if missing:
             raise UsageError(f"{operator.name}(): the result has no column {missing[0]!r}; keep the lineage columns")
+        check_reserved(user_columns(empty))
         names = [name.lower() for name in empty.columns]
         twice = [name for name in names if names.count(name) > 1]
         if twice:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from reliable_spark.engine.definition import refuse_nested_star
 from reliable_spark.engine.operators import Aggregate
 from reliable_spark.errors import UsageError
 
@@ -38,6 +39,7 @@ class GroupedFrame:
         """
         if not exprs or not all(isinstance(each, Column) for each in exprs):
             raise UsageError("agg() takes aggregate expressions, for example F.count('*').alias('count')")
+        refuse_nested_star("agg", *exprs)
         return self._frame._step(Aggregate("agg", self._keys, exprs))
 
     def count(self) -> AnchoredFrame:

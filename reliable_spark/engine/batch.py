@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +25,7 @@ from reliable_spark.engine.columns import (
 )
 from reliable_spark.engine.lineage import column, message_id_text, replay_id, root_id
 from reliable_spark.engine.plan import Spout
-from reliable_spark.errors import ColumnError
+from reliable_spark.errors import ColumnError, SchemaError
 from reliable_spark.ledger.schema import storable
 
 Kind = Literal["source", "replay"]
@@ -108,10 +108,8 @@ class Source:
         """
         fields = []
         for field in self.payload.fields:
-            try:
-                arrow = to_arrow_type(field.dataType, timezone="UTC")
-            except Exception:
-                arrow = pa.null()
+            refuse_unstorable(field.dataType, field.name)
+            arrow = to_arrow_type(field.dataType, timezone="UTC")
             fields.append(pa.field(field.name, storable(arrow, field.name)))
         return pa.struct(fields)
 
@@ -179,6 +177,30 @@ def _with_own_names(spouts: Sequence[Spout]) -> list[Spout]:
         number = taken[spout.name]
         named.append(spout if number == 1 else replace(spout, name=f"{spout.name}-{number}"))
     return named
+
+
+_STORABLE: Final = (T.NumericType, T.StringType, T.BinaryType, T.BooleanType, T.DateType, T.TimestampType)
+
+
+def refuse_unstorable(kind: T.DataType, where: str) -> None:
+    """Refuse a type that the ledger could not store with a dead letter, by Spark's name for it.
+
+    Raises:
+        SchemaError: it, or a part of it, is an interval, a variant, or another type that Delta has no form for.
+    """
+    if isinstance(kind, T.StructType):
+        for field in kind.fields:
+            refuse_unstorable(field.dataType, f"{where}.{field.name}")
+    elif isinstance(kind, T.ArrayType):
+        refuse_unstorable(kind.elementType, f"{where}[]")
+    elif isinstance(kind, T.MapType):
+        refuse_unstorable(kind.keyType, f"{where}.key")
+        refuse_unstorable(kind.valueType, f"{where}.value")
+    elif not isinstance(kind, (*_STORABLE, T.TimestampNTZType)):
+        raise SchemaError(
+            f"column {where!r} has type {kind.simpleString()}, which the ledger cannot store with a dead letter: "
+            "cast it before anchored(), for example to string"
+        )
 
 
 def nullable(kind: T.DataType) -> T.DataType:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from reliable_spark.engine.columns import LINEAGE
@@ -62,12 +62,15 @@ def analysed(doing: str, columns: Sequence[str], build: Callable[[], DataFrame])
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep PySpark from logging, with its whole Java stack, an error that is about to be said in one line."""
-    logger = logging.getLogger("DataFrameQueryContextLogger")
-    was_disabled, logger.disabled = logger.disabled, True
+    loggers = [PySparkLogger.getLogger(name) for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger")]
+    were_disabled = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
     try:
         yield
     finally:
-        logger.disabled = was_disabled
+        for logger, was_disabled in zip(loggers, were_disabled, strict=True):
+            logger.disabled = was_disabled
 
 
 def _plain(doing: str, columns: Sequence[str], error: AnalysisException) -> ReliableSparkError:
@@ -108,10 +111,21 @@ def expand_stars(cols: Sequence[Any], columns: Sequence[str]) -> list[Any]:
         if text == "*":
             expanded += [column(name) for name in columns]
             continue
-        if isinstance(each, Column) and _NESTED_STAR.search(_COUNT_STAR.sub("", text)):
-            raise UsageError(f"select(): the star in {text!r} would take the lineage columns along: name the columns")
+        refuse_nested_star("select", each)
         expanded.append(column_of(each, columns))
     return expanded
+
+
+def refuse_nested_star(doing: str, *expressions: Any) -> None:
+    """Refuse a star inside an expression, where it would take the lineage columns along.
+
+    Raises:
+        UsageError: there is one; `count(*)` is none.
+    """
+    for each in expressions:
+        text = each if isinstance(each, str) else _text(each)
+        if _NESTED_STAR.search(_COUNT_STAR.sub("", text)):
+            raise UsageError(f"{doing}(): the star in {text!r} would take the lineage columns along: name the columns")
 
 
 def column_of(each: Any, columns: Sequence[str]) -> Any:

@@ -80,8 +80,10 @@ def prepare_loop(job: Job, *, streaming: bool) -> Loop:
         # what may fail above an aggregate has to be answered before it: no single job can do that
         levels = range(len(job.node.barriers) + 1)
         evaluator.must_trace = needs_tracing(job.node) or any(may_fail(job.node, level) for level in levels)
+    # the sink is asked first: a ledger belongs to one source schema from the moment it is made
+    sink.open(_empty_leaves(evaluator, source))
     ledger = Ledger.open(job.ledger, source.payload_arrow())
-    sink.open(_empty_leaves(evaluator, source), f"reliable_spark/{ledger.ledger_id}")
+    sink.bind(f"reliable_spark/{ledger.ledger_id}")
     return Loop(Tracer(evaluator, rounds), ledger, settings, job.clock)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from reliable_spark.errors import UsageError
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,12 @@ class Sink(Protocol):
 
     settles_first: bool
 
-    def open(self, rows: DataFrame, application: str) -> None:
-        """Check, before anything runs, that the sink will take rows like these (the frame is empty)."""
+    def open(self, rows: DataFrame) -> None:
+        """Check, before anything is written, that the sink will take rows like these (the frame is empty)."""
+        ...
+
+    def bind(self, application: str) -> None:
+        """Take the name under which batches are committed."""
         ...
 
     def recover(self, batch_id: int, actions: tuple[str, ...]) -> None:
@@ -56,6 +63,12 @@ class Sink(Protocol):
         ...
 
 
+def absolute(path: str | Path) -> str:
+    """A local path made absolute, since Python and the JVM may stand in different directories; a URI as it is."""
+    text = str(path)
+    return text if _SCHEME.match(text) else str(Path(text).absolute())
+
+
 def resolve_sink(sink: object, spark: SparkSession) -> Sink:
     """Turn what the user gave into a sink.
 
@@ -73,7 +86,7 @@ def resolve_sink(sink: object, spark: SparkSession) -> Sink:
     if sink is None:
         return NoopSink()
     if isinstance(sink, str | Path):
-        return DeltaSink(str(sink), spark)
+        return DeltaSink(absolute(sink), spark)
     if hasattr(sink, "prepare") and hasattr(sink, "commit"):
         return sink  # type: ignore[return-value]
     if isinstance(sink, Callable):  # type: ignore[arg-type]

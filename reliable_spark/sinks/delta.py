@@ -34,25 +34,26 @@ class DeltaSink:
         self.path = path
         self._spark = spark
         self._application = ""
+        self._known = False
 
-    def open(self, rows: DataFrame, application: str) -> None:
-        """Create the table, or compare its columns with the rows'.
+    def open(self, rows: DataFrame) -> None:
+        """Compare the rows' columns with the table's; a table that is not there yet is made by the first batch.
 
         Raises:
             SinkError: the path holds something else, or a table that these rows do not fit into.
         """
-        self._application = application
         try:
-            from delta.tables import DeltaTable
-
-            if not DeltaTable.isDeltaTable(self._spark, self.path):
-                rows.limit(0).write.format("delta").save(self.path)
+            if not self._is_table():
+                self._refuse_other_files()
                 return
             held = self._spark.read.format("delta").load(self.path).schema
+            stored = self._log().update(False, self._none(), self._none()).metadata().schemaString()
         except ReliableSparkError:
             raise
         except Exception as error:
-            raise SinkError(f"the sink {self.path} cannot be opened as a Delta table: {_first_line(error)}") from error
+            raise SinkError(f"the sink {self.path} cannot be opened as a Delta table: {_cause(error)}") from error
+        if '"delta.identity.' in stored:
+            raise SinkError(f"the sink {self.path} has an identity column, which only Spark's own writer can fill")
         by_lower = {field.name.lower(): field for field in held.fields}
         for field in rows.schema.fields:
             there = by_lower.get(field.name.lower())
@@ -63,10 +64,10 @@ class DeltaSink:
                     f"the sink {self.path} has column {field.name!r} as {there.dataType.simpleString()}, "
                     f"the rows have it as {field.dataType.simpleString()}"
                 )
-            if any(key.startswith("delta.identity") for key in there.metadata):
-                raise SinkError(
-                    f"the sink {self.path} has an identity column {there.name!r}, which needs Spark's writer"
-                )
+
+    def bind(self, application: str) -> None:
+        """Write under the transaction ids of this application."""
+        self._application = application
 
     def recover(self, batch_id: int, actions: tuple[str, ...]) -> None:
         """Commit the files of the last settled batch, unless the table has them already."""
@@ -79,6 +80,9 @@ class DeltaSink:
         Raises:
             SinkError: a constraint of the table, or the storage, refused them.
         """
+        if not self._is_table():
+            # not `rows.limit(0)`: only the first action on the rows reports their observations
+            self._spark.createDataFrame([], rows.schema).write.format("delta").save(self.path)
         transaction = self._log().startTransaction(self._none(), self._none())
         try:
             written = transaction.writeFiles(rows._jdf, self._none())
@@ -111,12 +115,29 @@ class DeltaSink:
         except Exception as error:
             raise SinkError(
                 f"batch {batch_id} is settled, but its files could not be committed to {self.path}: "
-                f"{_first_line(error)}; the next start commits them"
+                f"{_cause(error)}; the next start commits them"
             ) from error
 
     def _committed(self) -> int:
         version: int = self._log().startTransaction(self._none(), self._none()).txnVersion(self._application)
         return version
+
+    def _is_table(self) -> bool:
+        from delta.tables import DeltaTable
+
+        self._known = self._known or bool(DeltaTable.isDeltaTable(self._spark, self.path))
+        return self._known
+
+    def _refuse_other_files(self) -> None:
+        """Refuse a path where something else lies: a table made over it would own those files."""
+        place = self._jvm().org.apache.hadoop.fs.Path(self.path)
+        files = place.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
+        if not files.exists(place):
+            return
+        if not files.getFileStatus(place).isDirectory():
+            raise SinkError(f"the sink {self.path} is a file, not a directory")
+        if len(files.listStatus(place)):
+            raise SinkError(f"the sink {self.path} holds files, but no Delta table: choose an empty directory")
 
     def _jvm(self) -> Any:
         return self._spark._jvm
@@ -131,5 +152,7 @@ class DeltaSink:
         return self._jvm().scala.Option.empty()
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _cause(error: Exception) -> str:
+    """The first line of what went wrong, in Java where that is where it went wrong."""
+    text = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -28,8 +28,11 @@ class FunctionSink:
     def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
         self._function = function
 
-    def open(self, rows: DataFrame, application: str) -> None:
+    def open(self, rows: DataFrame) -> None:
         """The function is not called before there are rows."""
+
+    def bind(self, application: str) -> None:
+        """No transaction ids are needed."""
 
     def recover(self, batch_id: int, actions: tuple[str, ...]) -> None:
         """A batch that was not settled runs again as a whole."""

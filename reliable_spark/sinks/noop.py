@@ -12,8 +12,11 @@ class NoopSink:
 
     settles_first = True
 
-    def open(self, rows: DataFrame, application: str) -> None:
+    def open(self, rows: DataFrame) -> None:
         """Anything goes."""
+
+    def bind(self, application: str) -> None:
+        """No transaction ids are needed."""
 
     def recover(self, batch_id: int, actions: tuple[str, ...]) -> None:
         """Nothing can be unfinished."""

@@ -174,7 +174,9 @@ def test_input_that_cannot_be_right_is_refused_in_one_line(tmp_path: Path, capsy
 
 def submit(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    quiet = f"-Dlog4j2.configurationFile={ROOT / 'reliable_spark' / 'log4j2.properties'}"
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", "--jars", ",".join(delta_jars())]
+    command += ["--driver-java-options", f"{quiet} -XX:TieredStopAtLevel=1"]
     with log.open("wb") as output:
         return subprocess.Popen(
             [*command, str(ROOT / "jobs" / "flights.py"), *arguments],
@@ -206,7 +208,8 @@ def test_killed_in_mid_run_and_started_again_it_ends_with_the_known_numbers(tmp_
         while running.poll() is None and anchored_so_far(output / "ledger") < right.rows // 3:
             time.sleep(0.1)
     finally:
-        os.killpg(running.pid, signal.SIGKILL)
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
     assert running.wait(60) == -signal.SIGKILL, (tmp_path / "killed.log").read_text()
     assert 0 < anchored_so_far(output / "ledger") < right.rows
 
