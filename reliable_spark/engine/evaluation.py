@@ -126,7 +126,8 @@ class Evaluator:
         counted = counting.leaves(leaves)
         prepared = self.sink.prepare(counted.select(*map(column, user_columns(counted))))
         observed = counting.observed()
-        return Evaluation(prepared, observed.roots, observed.emitted, batch.rows)
+        rows = observed.roots if observed.complete else batch.rows.count()
+        return Evaluation(prepared, rows, observed.emitted, batch.rows)
 
     def once(self, batch: Batch, failures_max: int) -> Evaluation | None:
         """Evaluate in one job, the sink's own, and prove by one checksum that every tree is accounted for.

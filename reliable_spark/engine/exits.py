@@ -73,7 +73,7 @@ class Observed:
         emitted: rows that reached the end.
         xor: XOR of all root ids and of the shares of all rows that left: 0 when nothing is missing.
         failures: the tuples that failed or were held.
-        complete: False when an observation never reported.
+        complete: False when an observation did not report, or without values.
     """
 
     roots: int = 0
@@ -146,8 +146,9 @@ def _values(observation: Observation, deadline: float) -> dict[str, Any] | None:
         if time.monotonic() > deadline:
             return None
         time.sleep(0.001)
-    # a plan that is proved empty reports without values
-    return observation.get if observation._jo.getRow().length() else {}  # type: ignore[union-attr]
+    # a part of the plan that adaptive execution proves empty takes its observations along, although rows went in
+    is_there = observation._jo.getRow().length() > 0  # type: ignore[union-attr]
+    return observation.get if is_there else None
 
 
 @dataclass

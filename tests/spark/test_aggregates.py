@@ -77,3 +77,18 @@ def test_null_and_nested_keys_are_groups_too(spark: SparkSession, run: Runner) -
     ran = run(frame.anchored("id").groupBy("k").count().fail("k is null", "null key", retry=False))
     assert ran.dead == {"1": "null key", "3": "null key"}
     assert ran.counts("acked", "dead", "emitted") == (1, 2, 1)
+
+
+@pytest.mark.parametrize("ackers", [None, 0])
+def test_rows_that_all_leave_before_an_aggregate_are_counted(
+    numbers: DataFrame, run: Runner, ackers: int | None
+) -> None:
+    """Spark cuts an aggregate of nothing out of the plan, with all that was observed below: still all are acked."""
+    ran = run(numbers.anchored("id").where("id < 0").groupBy("k").count(), ackers=ackers)
+    assert ran.counts("anchored", "acked", "dead", "emitted") == (20, 20, 0, 0)
+
+
+def test_rows_that_all_fail_before_an_aggregate_are_dead(numbers: DataFrame, run: Runner) -> None:
+    """The same when all of them fail: their failures are not lost with the plan."""
+    ran = run(numbers.anchored("id").fail("true", "all", retry=False).groupBy("k").count())
+    assert ran.counts("anchored", "acked", "dead") == (20, 0, 20)

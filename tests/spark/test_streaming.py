@@ -152,6 +152,15 @@ def test_groups_of_a_stream_are_partial_per_batch(source: Source, spark: SparkSe
     assert query.outcome().acked == 20
 
 
+def test_a_batch_that_fails_whole_before_an_aggregate_is_dead(source: Source, tmp_path: Path) -> None:
+    """In a stream too, what is cut out of the plan with an empty aggregate is found."""
+    source.add(0, 4)
+    frame = source.stream().anchored("id").fail("true", "all", retry=False).groupBy("k").count()
+    query = frame.start(None, ledger=str(tmp_path / "ledger"), trigger="availableNow")
+    query.await_termination(120)
+    assert (query.outcome().anchored, query.outcome().dead) == (4, 4)
+
+
 def test_a_source_waits_while_too_much_is_pending(source: Source, tmp_path: Path) -> None:
     """With `max_pending` reached no new batch is taken in before replays have made room."""
     source.add(0, 10)
