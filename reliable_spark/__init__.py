@@ -23,6 +23,7 @@ from reliable_spark.frame import AnchoredFrame
 from reliable_spark.grouped import GroupedFrame
 from reliable_spark.session import configure, session
 from reliable_spark.settings import Settings
+from reliable_spark.sinks.base import Delivery
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ __all__ = [
     "BatchContext",
     "Clock",
     "ColumnError",
+    "Delivery",
     "Fail",
     "GroupedFrame",
     "LedgerError",

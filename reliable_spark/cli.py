@@ -1,4 +1,4 @@
-"""The command line: Delta's jars, and the audit of a ledger. No command starts a JVM to answer."""
+"""The command line: Delta's jars, and what is done to a ledger by hand. No command starts a JVM."""
 
 from __future__ import annotations
 
@@ -78,6 +78,28 @@ def audit(
     else:
         _show(ledger, counts)
     raise typer.Exit(BALANCED if counts.balanced else UNBALANCED)
+
+
+@app.command()
+def accept_restore(
+    ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="The ledger's directory or URI.")],
+) -> None:
+    """Let a query go on although its Delta sink was RESTOREd: what the sink lost by that stays counted as acked.
+
+    Without it the next start refuses to run, since rows that the ledger counts as acked may be gone.
+
+    **Example**
+
+        reliable-spark accept-restore demo/ledger
+    """
+    from reliable_spark.clock import SystemClock
+    from reliable_spark.ledger.acceptance import accept_restore as accept
+
+    try:
+        version = accept(ledger, SystemClock().now())
+    except ReliableSparkError as error:
+        raise _failed(error) from error
+    typer.echo(f"accepted: the sink as it is in version {version}")
 
 
 def _show(ledger: str, counts: Counts) -> None:

@@ -25,9 +25,12 @@ class Settings(BaseModel):
         backoff_max_s: the longest wait between two attempts.
         max_pending: how many incomplete trees may wait for an answer before the source has to
             (Storm: `topology.max.spout.pending`).
+        high_water: the acker's high-water mark: held trees beyond twice this many fail at once, into the
+            ordinary retries; None means `max_pending`.
         max_bad_ratio: a source batch of at least 100 rows of which a larger share fails stops the run
             before anything of it is written.
-        delivery: `"at_least_once"`, or another guarantee where it is supported.
+        delivery: `"at_least_once"`; `"at_most_once"`: nothing is tried again; `"exactly_once"`: a tree's rows
+            are in the sink all of them and once, or none. See docs/guarantees.md for what each mode needs.
         checkpoint_interval_s: how often stateful bolts are checkpointed
             (Storm: `topology.state.checkpoint.interval.ms`).
 
@@ -43,8 +46,9 @@ class Settings(BaseModel):
     backoff_initial_s: float = Field(default=1.0, ge=0)
     backoff_max_s: float = Field(default=60.0, ge=0)
     max_pending: int = Field(default=1_000_000, ge=1)
+    high_water: int | None = Field(default=None, ge=1)
     max_bad_ratio: float = Field(default=0.5, ge=0, le=1)
-    delivery: Literal["at_least_once"] = "at_least_once"
+    delivery: Literal["at_most_once", "at_least_once", "exactly_once"] = "at_least_once"
     checkpoint_interval_s: float = Field(default=1.0, ge=0.1)
 
     def __init__(self, **values: Any) -> None:

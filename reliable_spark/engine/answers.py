@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type
@@ -17,13 +18,15 @@ from reliable_spark.engine.columns import (
     ATTEMPT,
     FAILURE,
     FIRST_SEEN_AT,
+    HELD,
     MESSAGE_ID,
     NULL_MESSAGE_ID,
     SPOUT,
 )
 from reliable_spark.engine.evaluation import Evaluation
+from reliable_spark.engine.exits import OBSERVATION_WAIT_S, observed_values
 from reliable_spark.engine.lineage import column
-from reliable_spark.engine.settlement import Moment, Settlement, settle_trees
+from reliable_spark.engine.settlement import HIGH_WATER, Moment, Settlement, settle_trees
 from reliable_spark.ledger.ledger import Ledger
 from reliable_spark.ledger.schema import dead_letters_schema, pending_schema
 
@@ -31,23 +34,54 @@ DRIVER_ROWS_MAX: Final = 100_000
 """More incomplete trees than this in one batch are settled and written by Spark instead of the driver."""
 
 
-def with_payloads(evaluation: Evaluation, columns: list[str], payload: pa.DataType) -> DataFrame | None:
+MEASURED_ROWS_MIN: Final = 100
+"""Fewer incomplete trees than this are brought to the driver unmeasured."""
+
+PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Incomplete trees whose source rows are larger than this together are settled by Spark too."""
+
+
+@dataclass
+class Found:
+    """The incomplete trees with their source rows.
+
+    Attributes:
+        frame: one row per tree in the columns that `settle_trees` reads.
+    """
+
+    frame: DataFrame
+    _evaluation: Evaluation
+    _second_read: Observation
+
+    def is_same(self) -> bool:
+        """Tell, after one action on `frame`, whether that read of the source gave the rows that were evaluated.
+
+        Two evaluations that disagree in count or XOR settle nothing.
+        """
+        read = observed_values(self._second_read, time.monotonic() + OBSERVATION_WAIT_S)
+        if read is None:
+            return False
+        return (read["rows"], read["xor"] or 0) == (self._evaluation.rows, self._evaluation.roots_xor)
+
+
+def with_payloads(evaluation: Evaluation, columns: list[str], payload: pa.DataType) -> Found:
     """Join the incomplete trees with the rows that they come from.
 
     Args:
-        evaluation: what was evaluated.
+        evaluation: what was evaluated; some of it is not complete.
         columns: the source columns, which become the payload.
         payload: the payload's type in the ledger.
 
     Returns:
-        One row per tree in the columns that `settle_trees` reads; None when every tree is done.
-        Cost: a broadcast join, so one more read of the batch's source.
+        The trees, not read yet. Cost: a broadcast join, so one more read of the batch's source.
     """
-    if evaluation.incomplete is None:
-        return None
-    joined = evaluation.source.join(F.broadcast(evaluation.incomplete), ANCHOR)
+    assert evaluation.incomplete is not None
+    second_read = Observation()
+    observed = (F.count(F.lit(1)).alias("rows"), F.bit_xor(column(ANCHOR)).alias("xor"))
+    source = evaluation.source if evaluation.roots_xor is None else evaluation.source.observe(second_read, *observed)
+    joined = source.join(F.broadcast(evaluation.incomplete), ANCHOR)
     packed = F.struct(*(column(name) for name in columns))
-    return joined.select(
+    frame = joined.select(
         column(ANCHOR).alias("anchor"),
         "ack_val",
         column(SPOUT).alias("spout"),
@@ -62,6 +96,15 @@ def with_payloads(evaluation: Evaluation, columns: list[str], payload: pa.DataTy
         column(FIRST_SEEN_AT).alias("first_seen_at"),
         packed.cast(from_arrow_type(payload)).alias("payload"),
     )
+    return Found(frame, evaluation, second_read)
+
+
+def is_too_much(found: DataFrame, count: int) -> bool:
+    """Tell whether the driver should not hold these trees; reads them when they are neither few nor many."""
+    if count <= MEASURED_ROWS_MIN or count > DRIVER_ROWS_MAX:
+        return count > DRIVER_ROWS_MAX
+    size = found.agg(F.sum(F.octet_length(F.to_json("payload")))).first()
+    return bool(size and size[0] and size[0] > PAYLOAD_BYTES_MAX)
 
 
 def is_every_tree_found(found: pa.Table, evaluation: Evaluation) -> bool:
@@ -117,30 +160,48 @@ def _with_payload(found: pa.Table, payload: pa.DataType) -> pa.Table:
     return found.set_column(place, "payload", found["payload"].cast(payload))
 
 
-def settle_in_spark(found: DataFrame, moment: Moment, payload: pa.DataType, ledger: Ledger) -> Settlement:
-    """Settle more trees than the driver should hold: decided in the workers, written by Spark.
+@dataclass(frozen=True)
+class TreesInSpark:
+    """More incomplete trees than the driver should hold.
 
-    The tables are marked with the batch id first, so that a crash before the batch's own row is undone.
-
-    Returns:
-        The counts; its tables are empty, since Spark has written the rows.
+    Attributes:
+        found: them, with their source rows.
+        payload: the payload's type in the ledger.
     """
-    wanted = settled_schema(payload)
-    spark_schema = T.StructType([T.StructField(field.name, from_arrow_type(field.type)) for field in wanted])
-    settled = found.mapInArrow(SettleTask(moment, payload), spark_schema).localCheckpoint(eager=True)
-    for name, schema, is_dead in (
-        ("pending", pending_schema(payload), False),
-        ("dead_letters", dead_letters_schema(payload), True),
-    ):
-        rows = settled.where(column("is_dead") == is_dead).select(*schema.names)
-        rows.write.format("delta").mode("append").save(ledger.uri_of(name))
-    counts = {row["status"]: row["count"] for row in found.groupBy("status").count().collect()}
-    died = settled.where("is_dead").count()
-    return Settlement(
-        pending=pending_schema(payload).empty_table(),
-        dead=dead_letters_schema(payload).empty_table(),
-        failed=counts.get("failed", 0),
-        lost=counts.get("lost", 0),
-        held=counts.get("held", 0),
-        dead_count=died,
-    )
+
+    found: DataFrame
+    payload: pa.DataType
+
+    def settle(self, moment: Moment, ledger: Ledger) -> Settlement:
+        """Decide in the workers, and let Spark append to the ledger's tables, which are marked with the batch.
+
+        Returns:
+            The counts; its tables are empty, since Spark has written the rows.
+        """
+        wanted = settled_schema(self.payload)
+        spark_schema = T.StructType([T.StructField(field.name, from_arrow_type(field.type)) for field in wanted])
+        found = _below_high_water(self.found, moment.held_room)
+        task = SettleTask(replace(moment, held_room=None), self.payload)
+        settled = found.mapInArrow(task, spark_schema).localCheckpoint(eager=True)
+        tables = {"pending": pending_schema(self.payload), "dead_letters": dead_letters_schema(self.payload)}
+        for name, schema in tables.items():
+            rows = settled.where(column("is_dead") == (name == "dead_letters")).select(*schema.names)
+            rows.write.format("delta").mode("append").save(ledger.uri_of(name))
+        counts = {row["status"]: row["count"] for row in found.groupBy("status").count().collect()}
+        return Settlement(
+            pending=tables["pending"].empty_table(),
+            dead=tables["dead_letters"].empty_table(),
+            failed=counts.get("failed", 0) + counts.get(HIGH_WATER, 0),
+            lost=counts.get("lost", 0),
+            held=counts.get(HELD, 0),
+            dead_count=settled.where("is_dead").count(),
+        )
+
+
+def _below_high_water(found: DataFrame, room: int | None) -> DataFrame:
+    """Mark the held trees for which no room is left; which ones those are is decided by their ids."""
+    is_held = column("status") == HELD
+    if room is None or found.where(is_held).limit(room + 1).count() <= room:
+        return found
+    number = F.row_number().over(Window.partitionBy(is_held).orderBy("anchor"))
+    return found.withColumn("status", F.when(is_held & (number > room), HIGH_WATER).otherwise(column("status")))

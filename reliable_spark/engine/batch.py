@@ -1,12 +1,11 @@
-"""A batch of source rows with their roots: from the source, or from what is pending in the ledger."""
+"""Source rows with their roots: from the source, or from what is pending in the ledger."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,28 +23,9 @@ from reliable_spark.engine.columns import (
     TUPLE_ID,
 )
 from reliable_spark.engine.lineage import column, message_id_text, replay_id, root_id
-from reliable_spark.engine.plan import Spout
+from reliable_spark.engine.plan import Node, Spout, spouts
 from reliable_spark.errors import ColumnError, SchemaError
 from reliable_spark.ledger.schema import storable
-
-Kind = Literal["source", "replay"]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One batch, about to be evaluated.
-
-    Attributes:
-        batch_id: the ledger's number for it.
-        kind: where the rows come from.
-        rows: the source columns, the lineage columns, the spout's name and when the row was first seen.
-        begun_at: when the batch began.
-    """
-
-    batch_id: int
-    kind: Kind
-    rows: DataFrame
-    begun_at: datetime
 
 
 @dataclass(frozen=True)
@@ -59,6 +39,11 @@ class Source:
 
     spouts: tuple[Spout, ...]
     frame: DataFrame
+
+    @classmethod
+    def of_node(cls, node: Node) -> Source:
+        """Put the spouts of a graph together."""
+        return cls.of([each.step for each in spouts(node) if isinstance(each.step, Spout)])
 
     @classmethod
     def of(cls, spouts: Sequence[Spout]) -> Source:

@@ -30,3 +30,6 @@ OVERFLOW: Final = "overflow"
 
 NULL_MESSAGE_ID: Final = "null_message_id"
 """The error class of a row without a message id."""
+
+RAISED: Final = "raised"
+"""The error class of a row for which Spark raised in a guarded expression, until it is known what."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
@@ -17,6 +15,7 @@ from reliable_spark.engine.evaluation import EvaluationContext
 from reliable_spark.engine.exits import PlainExits
 from reliable_spark.engine.lineage import column
 from reliable_spark.engine.operators import Operator, Projection
+from reliable_spark.engine.quiet import quiet
 from reliable_spark.errors import ColumnError, ReliableSparkError, SchemaError, UsageError, nearest
 
 _NESTED_STAR: Final = re.compile(r"(?<=[(,])\s*\*\s*(?=[,)])")
@@ -43,7 +42,7 @@ def analysed(doing: str, columns: Sequence[str], build: Callable[[], DataFrame])
         UsageError: anything else that Spark's analyser refuses.
     """
     try:
-        with _quiet():
+        with quiet():
             frame = build()
         if not isinstance(frame, DataFrame):
             raise UsageError(f"{doing}(): a DataFrame was expected, not {type(frame).__name__}")
@@ -57,20 +56,6 @@ def analysed(doing: str, columns: Sequence[str], build: Callable[[], DataFrame])
     except PySparkException as error:
         raise UsageError(f"{doing}(): {_first_line(error)}") from error
     return frame
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep PySpark from logging, with its whole Java stack, an error that is about to be said in one line."""
-    loggers = [PySparkLogger.getLogger(name) for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger")]
-    were_disabled = [logger.disabled for logger in loggers]
-    for logger in loggers:
-        logger.disabled = True
-    try:
-        yield
-    finally:
-        for logger, was_disabled in zip(loggers, were_disabled, strict=True):
-            logger.disabled = was_disabled
 
 
 def _plain(doing: str, columns: Sequence[str], error: AnalysisException) -> ReliableSparkError:

@@ -9,7 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from reliable_spark.engine.batch import Batch, Source
+from reliable_spark.engine import guard
+from reliable_spark.engine.batch import Source
 from reliable_spark.engine.columns import (
     ANCHOR,
     FAILURE,
@@ -18,15 +19,20 @@ from reliable_spark.engine.columns import (
     MESSAGE_ID,
     NULL_MESSAGE_ID,
     OVERFLOW,
+    RAISED,
 )
 from reliable_spark.engine.exits import Exits, Failed, Observed, ObservedExits, PlainExits
+from reliable_spark.engine.guard import guarded
 from reliable_spark.engine.jobs import Stages
 from reliable_spark.engine.lineage import column, failure, user_columns
 from reliable_spark.engine.operators import FAILURE_BYTES_MAX
-from reliable_spark.engine.plan import Node, compile_plan, needs_tracing, spouts
+from reliable_spark.engine.plan import Node, compile_plan, may_fail, may_split, needs_tracing, spouts
+from reliable_spark.engine.protocol import Batch
 from reliable_spark.engine.static_side import StaticSide
 from reliable_spark.engine.worker import FAILURE_ARROW
 from reliable_spark.sinks.base import Prepared, Sink
+
+RAISED_REASON: Final = "Spark raised an error for this row"
 
 INCOMPLETE: Final = pa.schema(
     [
@@ -52,6 +58,8 @@ class Evaluation:
         source: the batch's rows, to find the payloads in; the very rows that were evaluated if that matters.
         duplicates: rows that share their message id with an earlier row of the batch.
         retried: attempts that failed and were repeated within the evaluation.
+        roots_xor: XOR of the root ids that were evaluated; None when `source` is those very rows.
+        failed: the rows of `incomplete` where the driver has them.
     """
 
     prepared: Prepared
@@ -63,6 +71,8 @@ class Evaluation:
     incomplete_count: int = 0
     duplicates: int = 0
     retried: int = 0
+    roots_xor: int | None = None
+    failed: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -73,6 +83,16 @@ class EvaluationContext:
     failure_bytes_max: int | None
     statics: dict[int, DataFrame] = field(default_factory=dict)
     numbered: bool = True
+    isolated: bool = False
+
+    def guard(self, before: DataFrame, after: DataFrame, name: str, level: int) -> DataFrame:
+        """`after`, projected from `before`; in isolation without the rows for which Spark raises there."""
+        marked = guarded(before, after) if self.isolated else None
+        if marked is None:
+            return after
+        raised = column(guard.RAISED)
+        why = F.when(raised, failure(name, RAISED, RAISED_REASON, True))
+        return self.exits.leave(marked, raised, why, level).drop(guard.RAISED)
 
     def static(self, side: StaticSide) -> DataFrame:
         """The numbered static side, read and numbered once per query."""
@@ -80,6 +100,19 @@ class EvaluationContext:
             frame = side.numbered()
             self.statics[id(side)] = frame.localCheckpoint(eager=True) if self.numbered else frame
         return self.statics[id(side)]
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """How a batch is evaluated when one of its rows has stopped the job before.
+
+    Every projection is guarded and every Python bolt runs in children of its worker, so that such a row fails.
+
+    Attributes:
+        poison: (_anchor, _failure) of rows that are known to stop it nevertheless: they fail as they come in.
+    """
+
+    poison: DataFrame | None = None
 
 
 class Evaluator:
@@ -90,20 +123,24 @@ class Evaluator:
         source: its spouts' rows.
         sink: where leaves go.
         ackers: how many groups fold trees; 0 means no tracking.
+        whole_trees: withhold the leaves of trees that are not complete (exactly_once).
     """
 
-    def __init__(self, node: Node, source: Source, sink: Sink, ackers: int) -> None:
+    def __init__(self, node: Node, source: Source, sink: Sink, ackers: int, whole_trees: bool = False) -> None:
         self.node, self.source, self.sink, self.ackers = node, source, sink, ackers
+        self.whole_trees = whole_trees
         self.statics: dict[int, DataFrame] = {}
+        self.isolation: Isolation | None = None
         self._spouts = list(zip(spouts(node), source.spouts, strict=True))
         self.must_trace = needs_tracing(node)
+        self._expects_siblings = whole_trees and not node.barriers and may_split(node) and may_fail(node, 0)
 
     def context(self, exits: Exits, failure_bytes_max: int | None) -> EvaluationContext:
         """A context that shares the query's static sides."""
-        return EvaluationContext(exits, failure_bytes_max, self.statics)
+        return EvaluationContext(exits, failure_bytes_max, self.statics, isolated=self.isolation is not None)
 
     def given(self, rows: DataFrame, exits: Exits) -> dict[int, DataFrame]:
-        """The roots of each spout; rows without a message id leave at once, dead."""
+        """The roots of each spout; rows without a message id leave at once, dead, and known poison fails."""
         frames = {}
         for node, spout in self._spouts:
             roots = self.source.of_spout(rows, spout)
@@ -111,8 +148,15 @@ class Evaluator:
                 roots = exits.roots(roots)
             why = failure(spout.name, NULL_MESSAGE_ID, "the row has no message id: every id column is null", False)
             is_null = column(MESSAGE_ID).isNull()
-            frames[id(node)] = exits.leave(roots, is_null, F.when(is_null, why), 0)
+            frames[id(node)] = self._without_poison(exits.leave(roots, is_null, F.when(is_null, why), 0), exits)
         return frames
+
+    def _without_poison(self, roots: DataFrame, exits: Exits) -> DataFrame:
+        if self.isolation is None or self.isolation.poison is None:
+            return roots
+        marked = roots.join(F.broadcast(self.isolation.poison), ANCHOR, "left")
+        is_poison = column(FAILURE).isNotNull()
+        return exits.leave(marked, is_poison, column(FAILURE), 0).select(*map(column, roots.columns))
 
     def untracked(self, batch: Batch) -> Evaluation:
         """Evaluate without lineage: every row counts as acked, whatever becomes of it."""
@@ -124,10 +168,24 @@ class Evaluator:
         }
         leaves = compile_plan(self.node, frames, self.context(plain, 0), lambda frame: frame)
         counted = counting.leaves(leaves)
-        prepared = self.sink.prepare(counted.select(*map(column, user_columns(counted))))
+        prepared = self.sink.prepare(_for_sink(counted))
         observed = counting.observed()
         rows = observed.roots if observed.complete else batch.rows.count()
         return Evaluation(prepared, rows, observed.emitted, batch.rows)
+
+    def alone(self, rows: DataFrame) -> Exception | None:
+        """Evaluate rows, guarded, for nobody to see, and return the error that they raise nevertheless."""
+        try:
+            self.compiled(rows, isolated=True).write.format("noop").mode("overwrite").save()
+        except Exception as error:
+            return error
+        return None
+
+    def compiled(self, rows: DataFrame, *, isolated: bool = False) -> DataFrame:
+        """The leaves of some rows, with nothing accounted for."""
+        exits = PlainExits()
+        context = EvaluationContext(exits, None, self.statics, isolated=isolated)
+        return compile_plan(self.node, self.given(rows, exits), context, lambda frame: frame)
 
     def once(self, batch: Batch, failures_max: int) -> Evaluation | None:
         """Evaluate in one job, the sink's own, and prove by one checksum that every tree is accounted for.
@@ -142,28 +200,60 @@ class Evaluator:
         """
         exits = ObservedExits()
         frames = self.given(batch.rows, exits)
-        leaves = exits.leaves(
-            compile_plan(self.node, frames, self.context(exits, FAILURE_BYTES_MAX), lambda frame: frame)
-        )
+        context = self.context(exits, FAILURE_BYTES_MAX)
+        leaves = exits.leaves(compile_plan(self.node, frames, context, lambda frame: frame))
+        prepared = Prepared()
         with Stages(batch.rows.sparkSession) as stages:
-            prepared = self.sink.prepare(leaves.select(*map(column, user_columns(leaves))))
+            if self._expects_siblings:
+                leaves = leaves.localCheckpoint(eager=True)
+            else:
+                prepared = self.sink.prepare(_for_sink(leaves))
         observed = exits.observed()
         proved = observed.complete and observed.xor == 0 and not stages.any_ran_twice()
         if not proved or len(observed.failures) > failures_max or not _usable(observed.failures):
             self.sink.discard(prepared)
             return None
-        return self._conclude(batch, prepared, observed)
+        evaluation = self._conclude(batch, prepared, observed)
+        if self._expects_siblings:
+            evaluation.prepared, evaluation.emitted = self._prepare_whole(leaves, evaluation)
+        elif self.whole_trees and _has_siblings(evaluation.failed):
+            self.sink.discard(prepared)
+            return None
+        return evaluation
+
+    def _prepare_whole(self, leaves: DataFrame, evaluation: Evaluation) -> tuple[Prepared, int]:
+        """Hand the sink the leaves of complete trees only, from the rows that were evaluated."""
+        emitted = evaluation.emitted
+        if evaluation.incomplete is not None:
+            leaves_kept = without_trees(leaves, evaluation.incomplete)
+            emitted = leaves_kept.count()
+            return self.sink.prepare(_for_sink(leaves_kept)), emitted
+        return self.sink.prepare(_for_sink(leaves)), emitted
 
     def _conclude(self, batch: Batch, prepared: Prepared, observed: Observed) -> Evaluation:
-        evaluation = Evaluation(prepared, observed.roots, observed.emitted, batch.rows)
+        evaluation = Evaluation(prepared, observed.roots, observed.emitted, batch.rows, roots_xor=observed.roots_xor)
         tracked = [failed for failed in observed.failures if failed.anchor is not None]
         if tracked:
-            rows = _one_per_tree(tracked)
+            rows = evaluation.failed = _one_per_tree(tracked)
             evaluation.incomplete = batch.rows.sparkSession.createDataFrame(
                 pa.Table.from_pylist(rows, schema=INCOMPLETE)
             )
             evaluation.incomplete_count = len(rows)
         return evaluation
+
+
+def _for_sink(leaves: DataFrame) -> DataFrame:
+    return leaves.select(*map(column, user_columns(leaves)))
+
+
+def without_trees(leaves: DataFrame, incomplete: DataFrame) -> DataFrame:
+    """The leaves of all other trees; rows that are not tracked stay."""
+    return leaves.join(F.broadcast(incomplete.select(ANCHOR)), ANCHOR, "left_anti")
+
+
+def _has_siblings(failed: list[dict[str, Any]]) -> bool:
+    """Tell whether a tree that failed may have leaves: it has none when its failed shares XOR to the whole root."""
+    return any(tree["ack_val"] != tree[ANCHOR] for tree in failed)
 
 
 def _usable(failures: list[Failed]) -> bool:

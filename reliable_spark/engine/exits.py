@@ -70,6 +70,7 @@ class Observed:
 
     Attributes:
         roots: rows that came in.
+        roots_xor: XOR of their ids.
         emitted: rows that reached the end.
         xor: XOR of all root ids and of the shares of all rows that left: 0 when nothing is missing.
         failures: the tuples that failed or were held.
@@ -77,6 +78,7 @@ class Observed:
     """
 
     roots: int = 0
+    roots_xor: int = 0
     emitted: int = 0
     xor: int = 0
     failures: list[Failed] = field(default_factory=list)
@@ -123,12 +125,13 @@ class ObservedExits:
         result = Observed()
         deadline = time.monotonic() + OBSERVATION_WAIT_S
         for kind, level, observation in self._observations:
-            metrics = _values(observation, deadline)
+            metrics = observed_values(observation, deadline)
             if metrics is None:
                 return Observed(complete=False)
             result.xor ^= metrics.get("xor") or 0
             if kind == "roots":
                 result.roots += metrics.get("rows") or 0
+                result.roots_xor ^= metrics.get("xor") or 0
             elif kind == "leaves":
                 result.emitted += metrics.get("rows") or 0
             for line in filter(None, (metrics.get("failures") or "").split("\n")):
@@ -139,8 +142,16 @@ class ObservedExits:
         return result
 
 
-def _values(observation: Observation, deadline: float) -> dict[str, Any] | None:
-    """Read an observation, but never wait for ever: one whose job never ran would not report."""
+def observed_values(observation: Observation, deadline: float) -> dict[str, Any] | None:
+    """Read an observation, but never wait for ever: one whose job never ran would not report.
+
+    Args:
+        observation: of a frame on which an action has ended.
+        deadline: on the monotonic clock.
+
+    Returns:
+        None when it did not report, or was cut out of the plan.
+    """
     future = observation._jo.future()  # type: ignore[union-attr]
     while not future.isCompleted():
         if time.monotonic() > deadline:

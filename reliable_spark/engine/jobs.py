@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from types import TracebackType
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -23,6 +24,7 @@ class Stages:
         self._tag = f"reliable_spark-{uuid.uuid4().hex}"
 
     def __enter__(self) -> Stages:
+        self._dead_before = self._dead_executors()
         self._context.addJobTag(self._tag)
         return self
 
@@ -32,7 +34,12 @@ class Stages:
         self._context.removeJobTag(self._tag)
 
     def any_ran_twice(self) -> bool:
-        """True when a stage of these jobs had more than one attempt, or when that cannot be known."""
+        """True when a task of these jobs may have run more than once, or when that cannot be known.
+
+        A stage's attempt tells of a failed fetch; more finished tasks than there are tell of tasks that ran
+        again within one attempt, since an executor was lost; and outputs that are lost between two jobs of an
+        adaptive plan run again in a stage of another number, so with a shuffle any lost executor counts.
+        """
         spark_context = self._context._jsc.sc()
         try:
             # what the jobs did is known once their events have been handled
@@ -40,12 +47,17 @@ class Stages:
         except Py4JJavaError:
             return True
         tracker = spark_context.statusTracker()
-        for job_id in tracker.getJobIdsForTag(self._tag):
-            job = tracker.getJobInfo(job_id)
-            if job.isEmpty():
-                continue
-            for stage_id in job.get().stageIds():
-                stage = tracker.getStageInfo(stage_id)
-                if stage.isDefined() and stage.get().currentAttemptId() > 0:
-                    return True
-        return False
+        jobs = [job.get() for job in map(tracker.getJobInfo, tracker.getJobIdsForTag(self._tag)) if not job.isEmpty()]
+        has_shuffle = any(len(job.stageIds()) > 1 for job in jobs)
+        if has_shuffle and self._dead_executors() != self._dead_before:
+            return True
+        stages = [tracker.getStageInfo(stage_id) for job in jobs for stage_id in job.stageIds()]
+        return any(_ran_twice(stage.get()) for stage in stages if stage.isDefined())
+
+    def _dead_executors(self) -> int:
+        executors = self._context._jsc.sc().statusStore().executorList(False)
+        return sum(not executors.apply(index).isActive() for index in range(executors.size()))
+
+
+def _ran_twice(stage: Any) -> bool:
+    return bool(stage.currentAttemptId() > 0 or stage.numCompletedTasks() > stage.numTasks())

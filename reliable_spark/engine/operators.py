@@ -23,6 +23,7 @@ from reliable_spark.engine.columns import (
     TUPLE_ID,
 )
 from reliable_spark.engine.exits import Exits
+from reliable_spark.engine.forked import ForkedTask
 from reliable_spark.engine.lineage import FAILURE_TYPE, column, failure, user_columns, with_share
 from reliable_spark.engine.static_side import StaticSide
 from reliable_spark.engine.worker import BoltTask
@@ -35,6 +36,11 @@ class Context(Protocol):
 
     exits: Exits
     failure_bytes_max: int | None
+    isolated: bool
+
+    def guard(self, before: DataFrame, after: DataFrame, name: str, level: int) -> DataFrame:
+        """`after`, projected from `before`; in isolation without the rows for which Spark raises there."""
+        ...
 
     def static(self, side: StaticSide) -> DataFrame:
         """The numbered static side of a join, the same in every batch."""
@@ -69,7 +75,7 @@ class Projection:
 
     def apply(self, inputs: Sequence[DataFrame], context: Context, level: int) -> DataFrame:
         """Change the columns; the lineage columns stay."""
-        return self.change(inputs[0])
+        return context.guard(inputs[0], self.change(inputs[0]), self.name, level)
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ class Filter:
         """Evaluate the condition once, as a column, and let go of the rows that it does not hold for."""
         condition = F.expr(self.condition) if isinstance(self.condition, str) else self.condition
         marked = inputs[0].withColumn("__rs_kept", F.coalesce(condition, F.lit(False)))
+        marked = context.guard(inputs[0], marked, self.name, level)
         return context.exits.leave(marked, ~column("__rs_kept"), None, level).drop("__rs_kept")
 
 
@@ -101,6 +108,7 @@ class FailWhen:
         marked = inputs[0].withColumn("__rs_failed", F.coalesce(condition, F.lit(False)))
         why = failure(self.name, "Fail", self.reason, self.retry)
         with_reason = marked.withColumn(FAILURE, F.when(column("__rs_failed"), why))
+        with_reason = context.guard(inputs[0], with_reason, self.name, level)
         left = context.exits.leave(with_reason, column("__rs_failed"), column(FAILURE), level)
         return left.drop("__rs_failed", FAILURE)
 
@@ -115,7 +123,7 @@ class Explode:
 
     def apply(self, inputs: Sequence[DataFrame], context: Context, level: int) -> DataFrame:
         """Let the empty rows go first, so that the observation sees rows, not elements."""
-        sized = inputs[0].withColumn("__rs_elements", self.array)
+        sized = context.guard(inputs[0], inputs[0].withColumn("__rs_elements", self.array), self.name, level)
         counted = sized.withColumn(CHILD_COUNT, F.greatest(F.coalesce(F.size("__rs_elements"), F.lit(0)), F.lit(0)))
         filled = context.exits.leave(counted, column(CHILD_COUNT) == 0, None, level)
         kept = [column(name) for name in filled.columns if name != "__rs_elements"]
@@ -201,7 +209,8 @@ class RunBolt:
         output = to_arrow_schema(self.schema, timezone="UTC")
         task = BoltTask(self.bolt, output, context.failure_bytes_max)
         columns = [column(name) for name in (*user_columns(frame), *LINEAGE)]
-        ran = frame.select(*columns).mapInArrow(task, self._wire_schema(frame))
+        mapped = ForkedTask(task) if context.isolated else task
+        ran = frame.select(*columns).mapInArrow(mapped, self._wire_schema(frame))
         left = context.exits.leave(ran, column(CHILD_COUNT) == 0, column(FAILURE), level)
         shared = with_share(left, column(CHILD_INDEX), column(CHILD_COUNT))
         return shared.select(*(column(name) for name in self.schema.fieldNames()), *LINEAGE)
@@ -235,4 +244,4 @@ class Transform:
 
     def apply(self, inputs: Sequence[DataFrame], context: Context, level: int) -> DataFrame:
         """Apply the user's function."""
-        return self.function(inputs[0])
+        return context.guard(inputs[0], self.function(inputs[0]), self.name, level)

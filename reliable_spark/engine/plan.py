@@ -14,7 +14,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from reliable_spark.engine.lineage import with_share
-from reliable_spark.engine.operators import Aggregate, Context, FailWhen, Operator, RunBolt, Transform
+from reliable_spark.engine.operators import (
+    Aggregate,
+    Context,
+    Explode,
+    FailWhen,
+    JoinStatic,
+    Operator,
+    RunBolt,
+    Transform,
+)
 from reliable_spark.errors import UsageError
 
 
@@ -96,6 +105,13 @@ def may_fail(node: Node, level: int) -> bool:
     """Tell whether a step at this level of aggregation can fail a tuple on purpose or by exception."""
     steps = [each for each in walk(node) if isinstance(each.step, RunBolt | FailWhen)]
     return any(each.level == level for each in steps)
+
+
+def may_split(node: Node) -> bool:
+    """Tell whether a row may become several, so that a part of its tree can fail while another is a leaf."""
+    splitting = RunBolt | Explode | JoinStatic | Aggregate | Transform
+    readers = Counter(id(parent) for each in walk(node) for parent in each.inputs)
+    return any(isinstance(each.step, splitting) for each in walk(node)) or max(readers.values(), default=0) > 1
 
 
 def compile_plan(

@@ -15,20 +15,25 @@ from pyspark.sql.utils import is_remote
 from reliable_spark.clock import Clock
 from reliable_spark.core.retries import RetryPolicy
 from reliable_spark.engine.batch import Source
+from reliable_spark.engine.batches import SparkBatches
+from reliable_spark.engine.checkpoint import Checkpoint
 from reliable_spark.engine.evaluation import Evaluator
 from reliable_spark.engine.exits import PlainExits
-from reliable_spark.engine.loop import Loop, Origin
+from reliable_spark.engine.loop import Loop, last_batch
 from reliable_spark.engine.outcome import Outcome
 from reliable_spark.engine.plan import Node, compile_plan, may_fail, needs_tracing, spouts
 from reliable_spark.engine.progress import Progress
+from reliable_spark.engine.protocol import Origin
 from reliable_spark.engine.rounds import BackoffRounds
 from reliable_spark.engine.tracing import Tracer
 from reliable_spark.errors import OperatingError, UsageError
 from reliable_spark.ledger.ledger import Ledger
 from reliable_spark.settings import Settings
-from reliable_spark.sinks.base import resolve_sink
+from reliable_spark.sinks.base import hand_over, resolve_sink
 
 IDLE_POLL_S = 0.2
+PENDING_BYTES_MAX = 1024 * 1024 * 1024
+"""Pending trees with larger payloads than this together make the source wait, however few they are."""
 
 
 @dataclass(frozen=True)
@@ -60,31 +65,52 @@ def prepare_loop(job: Job, *, streaming: bool) -> Loop:
     """
     if is_remote():
         raise UsageError("run() and start() need a classic session: Connect has no access to Delta's transactions")
-    nodes = spouts(job.node)
-    for node in nodes:
+    for node in spouts(job.node):
         if node.step.frame.isStreaming != streaming:  # type: ignore[union-attr]
             raise UsageError(
                 "run() takes static DataFrames: use start() for a stream"
                 if not streaming
                 else "start() takes a streaming DataFrame: use run() for a static one"
             )
-    source = Source.of([node.step for node in nodes])  # type: ignore[misc]
+    source = Source.of_node(job.node)
     settings, spark = job.settings, source.spark
-    sink = resolve_sink(job.sink, spark)
+    sink = resolve_sink(job.sink, spark, settings.delivery, job.ledger)
     ackers = spark.sparkContext.defaultParallelism if settings.ackers is None else settings.ackers
-    evaluator = Evaluator(job.node, source, sink, ackers)
-    rounds = None
-    if job.node.barriers and not streaming:
-        policy = RetryPolicy(settings.max_attempts, settings.backoff_initial_s, settings.backoff_max_s)
-        rounds = BackoffRounds(policy, settings.message_timeout_s, job.clock)
-        # what may fail above an aggregate has to be answered before it: no single job can do that
-        levels = range(len(job.node.barriers) + 1)
-        evaluator.must_trace = needs_tracing(job.node) or any(may_fail(job.node, level) for level in levels)
+    evaluator = Evaluator(job.node, source, sink, ackers, settings.delivery == "exactly_once")
+    tracer = Tracer(evaluator, None if streaming else _rounds(job, evaluator))
     # the sink is asked first: a ledger belongs to one source schema from the moment it is made
     sink.open(_empty_leaves(evaluator, source))
     ledger = Ledger.open(job.ledger, source.payload_arrow())
-    sink.bind(f"reliable_spark/{ledger.ledger_id}")
-    return Loop(Tracer(evaluator, rounds), ledger, settings, job.clock)
+    try:
+        if streaming:
+            Checkpoint(spark, checkpoint_path(job.ledger)).check_belongs_to(ledger)
+        last = last_batch(ledger)
+        sink.bind(ledger.ledger_id, last)
+        last = hand_over(sink, last, spark, ledger.ledger_id, job.ledger)
+        loop = Loop(SparkBatches(tracer, settings), ledger, sink, settings, job.clock)
+        loop.finish(last)
+        ledger.journal.use_sink(ledger.last_batch_id + 1, sink.identity, job.clock.now())
+        return loop
+    except BaseException:
+        ledger.close()
+        raise
+
+
+def checkpoint_path(ledger: str) -> str:
+    """Where Spark's checkpoint of a ledger's streaming query lies."""
+    return f"{ledger.rstrip('/')}/checkpoint"
+
+
+def _rounds(job: Job, evaluator: Evaluator) -> BackoffRounds | None:
+    """What stands above an aggregate has to be answered before it; no single job can do that."""
+    if not job.node.barriers:
+        return None
+    settings = job.settings
+    attempts = 1 if settings.delivery == "at_most_once" else settings.max_attempts
+    policy = RetryPolicy(attempts, settings.backoff_initial_s, settings.backoff_max_s)
+    levels = range(len(job.node.barriers) + 1)
+    evaluator.must_trace = needs_tracing(job.node) or any(may_fail(job.node, level) for level in levels)
+    return BackoffRounds(policy, settings.message_timeout_s, job.clock)
 
 
 def _empty_leaves(evaluator: Evaluator, source: Source) -> DataFrame:
@@ -106,17 +132,21 @@ def run(job: Job) -> Outcome:
     with: what its ledger has settled is not run again.
     """
     loop = prepare_loop(job, streaming=False)
-    source = loop.evaluator.source
-    with Progress.of(loop, "rows"):
-        if not loop.ledger.is_run_settled():
-            loop.ledger.begin_run(job.clock.now())
-            loop.run_source(source.frame, Origin())
-        never = threading.Event()
-        while (wait_s := loop.seconds_until_due()) is not None:
-            job.clock.wait(wait_s, never)
-            loop.run_due()
-        loop.ledger.end_run(job.clock.now())
-    return Outcome.of(loop.ledger, source.spark)
+    ledger, source = loop.ledger, Source.of_node(job.node)
+    try:
+        with Progress.of(loop, "rows"):
+            if not ledger.is_run_settled():
+                if ledger.begun is None:
+                    ledger.journal.begin_run(ledger.last_batch_id + 1, job.clock.now())
+                loop.run_source(source.frame, Origin())
+            never = threading.Event()
+            while (wait_s := loop.seconds_until_due()) is not None:
+                job.clock.wait(wait_s, never)
+                loop.run_due()
+            ledger.journal.end_run(ledger.last_batch_id + 1, job.clock.now())
+        return Outcome.of(ledger, source.spark)
+    finally:
+        ledger.close()
 
 
 class Query:
@@ -125,8 +155,11 @@ class Query:
     Obtained from `AnchoredFrame.start`. Also a context manager that stops it.
     """
 
-    def __init__(self, loop: Loop, start: Callable[[Query], StreamingQuery], *, ends: bool) -> None:
-        self._loop = loop
+    def __init__(
+        self, loop: Loop, checkpoint: Checkpoint, start: Callable[[Query], StreamingQuery], *, ends: bool
+    ) -> None:
+        self._loop, self._checkpoint = loop, checkpoint
+        self._spark = checkpoint.spark
         self._ends = ends
         self._stop = threading.Event()
         self._error: BaseException | None = None
@@ -147,7 +180,7 @@ class Query:
     def outcome(self) -> Outcome:
         """The ledger's counts as of the last settled batch."""
         with self._loop.lock:
-            return Outcome.of(self._loop.ledger, self._loop.evaluator.source.spark)
+            return Outcome.of(self._loop.ledger, self._spark)
 
     def stop(self) -> None:
         """Stop after the batch in hand; what is pending stays in the ledger for the next start."""
@@ -185,7 +218,8 @@ class Query:
         try:
             self._admit()
             if not self._stop.is_set():
-                self._loop.run_source(frame, Origin(query_id, source_batch_id))
+                offsets = self._checkpoint.offsets(source_batch_id)
+                self._loop.run_source(frame, Origin(query_id, source_batch_id, offsets))
         except BaseException as error:
             self._error = self._error or error
             raise
@@ -194,11 +228,15 @@ class Query:
             raise OperatingError("the query was stopped")
 
     def _admit(self) -> None:
-        """Let the source wait while too many trees are pending (Storm's max spout pending)."""
-        while not self._stop.is_set() and self._loop.ledger.pending.num_rows >= self._loop.settings.max_pending:
+        """Let the source wait while too many trees are pending (Storm's max spout pending), or too large ones."""
+        while not self._stop.is_set() and self._is_full():
             wait_s = self._loop.seconds_until_due() or 0.0
             self._loop.clock.wait(min(max(wait_s, 0.0), IDLE_POLL_S), self._stop)
             self._loop.run_due()
+
+    def _is_full(self) -> bool:
+        pending = self._loop.ledger.pending
+        return bool(pending.num_rows >= self._loop.settings.max_pending or pending.nbytes >= PENDING_BYTES_MAX)
 
     def _replay(self) -> None:
         """Replay what is due, also while the source is idle, until the query ends."""
@@ -208,6 +246,8 @@ class Query:
         except BaseException as error:
             self._error = self._error or error
             self._streaming.stop()
+        finally:
+            self._loop.ledger.close()
 
     def _replay_to_the_end(self) -> None:
         while not self._stop.is_set():
@@ -238,13 +278,18 @@ class Query:
 def start(job: Job, trigger: dict[str, Any]) -> Query:
     """Start a streaming query; its checkpoint lies inside the ledger's directory."""
     loop = prepare_loop(job, streaming=True)
-    frame = loop.evaluator.source.frame
+    frame = Source.of_node(job.node).frame
+    checkpoint = Checkpoint(frame.sparkSession, checkpoint_path(job.ledger))
 
     def begin(query: Query) -> StreamingQuery:
         writer = frame.writeStream.foreachBatch(query.on_batch)
-        writer = writer.option("checkpointLocation", f"{job.ledger.rstrip('/')}/checkpoint")
+        writer = writer.option("checkpointLocation", checkpoint.path)
         if trigger:
             writer = writer.trigger(**trigger)
         return writer.queryName(f"reliable_spark-{loop.ledger.ledger_id[:8]}").start()
 
-    return Query(loop, begin, ends=bool(trigger.get("availableNow") or trigger.get("once")))
+    try:
+        return Query(loop, checkpoint, begin, ends=bool(trigger.get("availableNow") or trigger.get("once")))
+    except BaseException:
+        loop.ledger.close()
+        raise

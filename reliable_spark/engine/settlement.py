@@ -18,6 +18,8 @@ from reliable_spark.ledger.schema import dead_letters_schema, pending_schema
 
 TIMEOUT: Final = "timeout"
 LOST_REASON: Final = "lost: a part of the tree disappeared without an answer, so its ack val did not reach 0"
+HIGH_WATER: Final = "high_water"
+HIGH_WATER_REASON: Final = "high water: more trees wait without an answer than twice the acker's high-water mark"
 HELD_REASON: Final = "held: neither acked nor failed"
 TIMEOUT_REASON: Final = "timeout: no answer within the message timeout"
 
@@ -33,6 +35,7 @@ class Moment:
         policy: how failed trees are tried again.
         message_timeout_s: how long a held tree may stay without an answer.
         phase_s: when the timeouts tick, as seconds since the epoch: at phase + n * timeout.
+        held_room: how many more trees may be held; those beyond fail at once.
     """
 
     batch_id: int
@@ -41,6 +44,7 @@ class Moment:
     policy: RetryPolicy
     message_timeout_s: float
     phase_s: float = 0.0
+    held_room: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ def settle_trees(found: pa.Table, moment: Moment) -> Settlement:
         The rows for the ledger. Cost: vectorised, linear in the trees.
     """
     payload = found.schema.field("payload").type
+    found = _below_high_water(found, moment.held_room)
     status = _column(found, "status")
     attempts = found["attempt"].to_numpy().astype(np.int64)
     retry = pc.fill_null(found["retry"], True).to_numpy(zero_copy_only=False).astype(bool)
@@ -94,6 +99,23 @@ def settle_trees(found: pa.Table, moment: Moment) -> Settlement:
         held=int(held.sum()),
         dead_count=int(dead.sum()),
     )
+
+
+def _below_high_water(found: pa.Table, room: int | None) -> pa.Table:
+    """Fail the held trees for which no room is left, as an acker beyond its high-water mark does."""
+    status = _column(found, "status")
+    refused = status == HIGH_WATER
+    if room is not None:
+        is_held = status == HELD
+        refused |= is_held & (np.cumsum(is_held) > room)
+    if not refused.any():
+        return found
+    mask = pa.array(refused)
+    values = {"status": "failed", "error_class": HIGH_WATER, "error": HIGH_WATER_REASON}
+    for name, value in values.items():
+        replaced = pc.if_else(mask, pa.scalar(value, found[name].type), found[name])
+        found = found.set_column(found.schema.get_field_index(name), name, replaced)
+    return found
 
 
 def time_out(expired: pa.Table, moment: Moment) -> Settlement:

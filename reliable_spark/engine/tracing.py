@@ -15,13 +15,13 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from reliable_spark.engine.acker import incomplete_trees
-from reliable_spark.engine.batch import Batch
 from reliable_spark.engine.columns import ANCHOR, ATTEMPT, FAILURE, TUPLE_ID
-from reliable_spark.engine.evaluation import Evaluation, Evaluator
+from reliable_spark.engine.evaluation import Evaluation, Evaluator, without_trees
 from reliable_spark.engine.exits import TracedExits
 from reliable_spark.engine.lineage import column, user_columns
 from reliable_spark.engine.operators import Aggregate, Transform
 from reliable_spark.engine.plan import Node, compile_plan, walk
+from reliable_spark.engine.protocol import Batch
 from reliable_spark.sinks.function import release
 
 _GROUP: Final = "__rs_group"
@@ -66,18 +66,8 @@ class Tracer:
         """Evaluate a batch and fold every tree of it."""
         self.retried = 0
         rows, duplicates = self._told_apart(batch.rows.localCheckpoint(eager=True))
-        node = self.evaluator.node
-        exits = TracedExits()
-        given = self.evaluator.given(rows, exits)
-        levels: list[Level] = []
-        for number, barrier in enumerate(node.barriers):
-            levels.append(self._level(barrier.inputs[0], given, exits, number))
-            grouped = _aggregate(barrier).apply([levels[-1].leaves], self.evaluator.context(exits, None), number)
-            given, exits = {id(barrier): self._keep(grouped)}, TracedExits()
-        levels.append(self._level(node, given, exits, len(node.barriers)))
-        leaves = levels[-1].leaves
+        leaves, incomplete = self._whole_trees(rows) if self.evaluator.whole_trees else self._trees(rows)
         prepared = self.evaluator.sink.prepare(leaves.select(*map(column, user_columns(leaves))))
-        incomplete = self._keep(self._roots_of(levels))
         count = incomplete.count()
         return Evaluation(
             prepared=prepared,
@@ -91,13 +81,43 @@ class Tracer:
             retried=self.retried,
         )
 
+    def _trees(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+        """The leaves of all trees, and the trees that are not complete."""
+        node = self.evaluator.node
+        exits = TracedExits()
+        given = self.evaluator.given(rows, exits)
+        levels: list[Level] = []
+        for number, barrier in enumerate(node.barriers):
+            levels.append(self._level(barrier.inputs[0], given, exits, number))
+            grouped = _aggregate(barrier).apply([levels[-1].leaves], self.evaluator.context(exits, None), number)
+            given, exits = {id(barrier): self.keep(grouped)}, TracedExits()
+        levels.append(self._level(node, given, exits, len(node.barriers)))
+        return levels[-1].leaves, self.keep(self._roots_of(levels))
+
+    def _whole_trees(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+        """The leaves of complete trees only.
+
+        A tree that is not complete may have gone into groups that are: the groups are then made again without
+        it, until none of what is left fails. Nothing was visible of the evaluations before.
+        """
+        leaves, incomplete = self._trees(rows)
+        if not self.evaluator.node.barriers:
+            return self.keep(without_trees(leaves, incomplete)), incomplete
+        found = [incomplete]
+        while not found[-1].isEmpty():
+            rows = self.keep(without_trees(rows, found[-1]))
+            leaves, incomplete = self._trees(rows)
+            found.append(incomplete)
+        return leaves, self.keep(_union(found))
+
     def release(self) -> None:
         """Free what the last trace has materialised."""
         for frame in self._kept:
             release(frame)
         self._kept.clear()
 
-    def _keep(self, frame: DataFrame) -> DataFrame:
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Materialise a frame until `release`."""
         kept = frame.localCheckpoint(eager=True)
         self._kept.append(kept)
         return kept
@@ -114,7 +134,7 @@ class Tracer:
         numbered = rows.withColumn(_GROUP, number)
         own = F.when(column(_GROUP) == 1, column(ANCHOR)).otherwise(F.xxhash64(column(ANCHOR), column(_GROUP)))
         apart = numbered.withColumn(ANCHOR, own).withColumn(TUPLE_ID, column(ANCHOR)).drop(_GROUP)
-        return self._keep(apart), int(duplicates[0])
+        return self.keep(apart), int(duplicates[0])
 
     def _level(self, target: Node, given: dict[int, DataFrame], exits: TracedExits, number: int) -> Level:
         """Evaluate one level, in rounds where failed units are to be tried again at once."""
@@ -129,13 +149,13 @@ class Tracer:
             if again is None:
                 dead.append(incomplete)
                 break
-            again = self._keep(again)
+            again = self.keep(again)
             dead.append(incomplete.join(F.broadcast(again), ANCHOR, "left_anti"))
             if number == 0:
                 self.retried += again.count()
             given = {node: _next_attempt(frame, again, attempt) for node, frame in given.items()}
             exits = TracedExits()
-        return Level(_union(done), self._keep(_union(dead)))
+        return Level(_union(done), self.keep(_union(dead)))
 
     def _round(
         self, target: Node, given: dict[int, DataFrame], exits: TracedExits, attempt: int
@@ -143,13 +163,13 @@ class Tracer:
         """Evaluate a level once and fold its units."""
         # rows that left already did so as roots: they have no message id
         units = _union([frame.select(ANCHOR, TUPLE_ID) for frame in (*given.values(), *exits.gone)])
-        leaves = self._keep(compile_plan(target, given, self.evaluator.context(exits, None), self._keep))
+        leaves = self.keep(compile_plan(target, given, self.evaluator.context(exits, None), self.keep))
         may_copy = any(isinstance(each.step, Transform) for each in walk(target))
         ackers = max(self.evaluator.ackers, 1)
         incomplete = incomplete_trees(units, leaves, exits.gone, ackers, may_copy)
         # without rounds the row itself says which attempt this was
         attempts = F.lit(attempt if self.rounds else None).cast("int")
-        return leaves, self._keep(incomplete.withColumn("attempts", attempts))
+        return leaves, self.keep(incomplete.withColumn("attempts", attempts))
 
     def _roots_of(self, levels: list[Level]) -> DataFrame:
         """Lead incomplete groups back to the rows that went into them, down to level 0."""

@@ -6,8 +6,8 @@ from deltalake import DeltaTable
 
 from reliable_spark.errors import LedgerError
 from reliable_spark.ledger.counts import COUNTED, Counts, count
-from reliable_spark.ledger.ledger import check_version, table_uri
-from reliable_spark.ledger.tables import LedgerTable
+from reliable_spark.ledger.ledger import check_version
+from reliable_spark.ledger.tables import LedgerTable, table_uri
 
 
 def audit(path: str) -> Counts:

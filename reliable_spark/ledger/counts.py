@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import pyarrow as pa
@@ -68,7 +69,16 @@ def count(batches: pa.Table, pending: pa.Table, dead_letters: pa.Table) -> Count
         pending: at least the column `error_class`.
         dead_letters: at least the column `error_class`.
     """
-    sums = {name: pc.sum(batches[name]).as_py() or 0 for name in COUNTED}
+    return count_sums(sums_of(batches), pending, dead_letters)
+
+
+def sums_of(batches: pa.Table) -> dict[str, int]:
+    """The sums of the counted columns of `batches`."""
+    return {name: pc.sum(batches[name]).as_py() or 0 for name in COUNTED}
+
+
+def count_sums(sums: Mapping[str, int], pending: pa.Table, dead_letters: pa.Table) -> Counts:
+    """Add up a ledger of which the batches are summed already."""
     return Counts(
         anchored=sums["anchored"],
         acked=sums["acked"],

@@ -3,47 +3,48 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import uuid
+from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 
 from reliable_spark.errors import LedgerError
-from reliable_spark.ledger.counts import Counts, count
-from reliable_spark.ledger.schema import (
-    BATCHES,
-    LEDGER_VERSION,
-    RUNS,
-    dead_letters_schema,
-    pending_schema,
-)
-from reliable_spark.ledger.tables import LedgerTable, ledger_errors
+from reliable_spark.ledger.counts import COUNTED, Counts, count_sums, sums_of
+from reliable_spark.ledger.journal import Begun, Journal
+from reliable_spark.ledger.lock import WriterLock
+from reliable_spark.ledger.schema import BATCHES, JOURNAL, LEDGER_VERSION, dead_letters_schema, pending_schema
+from reliable_spark.ledger.tables import DeltaTables, Table, Tables, table_uri
+
+effects: Final = logging.getLogger("reliable_spark.effects")
+"""Says at debug level, just before it does it, what is about to change outside of this process."""
 
 
-def table_uri(path: str, name: str) -> str:
-    """Where a table of the ledger lies."""
-    return f"{path.rstrip('/')}/{name}"
-
-
-def check_version(batches: LedgerTable) -> dict[str, str]:
+def check_version(batches: Table) -> dict[str, str]:
     """Read who wrote a ledger, and refuse one that this version of the library might misread.
 
     Raises:
-        LedgerError: the directory holds no ledger of ours, or one of a newer version.
+        LedgerError: the table is no ledger of ours, or one of another version.
     """
     try:
         identity: dict[str, str] = json.loads(batches.description)
         version = int(identity["ledger_version"])
     except (ValueError, KeyError) as error:
-        raise LedgerError(f"{batches.uri} is a Delta table, but not a reliable_spark ledger") from error
+        raise LedgerError("there is a Delta table in the ledger's place, but not a reliable_spark ledger") from error
     if version > LEDGER_VERSION:
         raise LedgerError(
-            f"{batches.uri} was written by a newer reliable_spark (ledger version {version}, "
-            f"this one reads up to {LEDGER_VERSION}): upgrade the library"
+            f"the ledger was written by a newer reliable_spark (ledger version {version}, "
+            f"this one reads {LEDGER_VERSION}): upgrade the library"
+        )
+    if version < LEDGER_VERSION:
+        raise LedgerError(
+            f"the ledger was written by an older reliable_spark (ledger version {version}, this one writes "
+            f"{LEDGER_VERSION}): finish it with the version that wrote it, or start with a new ledger"
         )
     return identity
 
@@ -58,6 +59,7 @@ class BatchRecord:
     settled_at: datetime
     query_id: str | None = None
     source_batch_id: int | None = None
+    source_offsets: str | None = None
     anchored: int = 0
     replayed: int = 0
     acked: int = 0
@@ -70,76 +72,89 @@ class BatchRecord:
     duplicates: int = 0
     checksum_ok: bool = True
     sink_actions: tuple[str, ...] = ()
+    sink_version: int | None = None
 
 
 class Ledger:
     """A ledger that is open for writing. One writer at a time.
 
     Guarantee: `settle` is atomic although it writes three tables. The row of `batches` comes last and
-    names the versions of the others that belong to it; `open` undoes what came after them.
+    names the versions of the others that belong to it; opening undoes what came after them.
+
+    Args:
+        tables: where its tables are; they exist.
     """
 
-    def __init__(self, path: str, batches: LedgerTable) -> None:
-        self.path = path
+    def __init__(self, path: str, tables: Tables, lock: WriterLock | None = None) -> None:
+        self.path, self._writer_lock = path, lock
         self.lock = threading.RLock()
-        self._batches = batches
-        self._pending, self._dead_letters, self._runs = (
-            LedgerTable(table_uri(path, name)) for name in ("pending", "dead_letters", "runs")
+        self._batches, self._pending, self._dead_letters = (
+            tables.open(name) for name in ("batches", "pending", "dead_letters")
         )
-        self.ledger_id = check_version(batches)["ledger_id"]
-        self._rows = batches.read().sort_by("batch_id")
-        keys = self._rows.select(["query_id", "source_batch_id"])
-        self._settled = {(row["query_id"], row["source_batch_id"]) for row in keys.to_pylist()}
-        self._recover()
+        self.ledger_id = check_version(self._batches)["ledger_id"]
+        rows = self._batches.read().sort_by("batch_id")
+        self.last: dict[str, Any] | None = rows.slice(rows.num_rows - 1).to_pylist()[0] if rows.num_rows else None
+        self._sums: Counter[str] = Counter(sums_of(rows))
+        origins = rows.select(["query_id", "source_batch_id", "source_offsets"]).to_pylist()
+        self._settled = {(row["query_id"], row["source_batch_id"]): row["source_offsets"] for row in origins}
+        self._undo_unsettled()
         self._pending_rows = self._pending.read()
+        self.journal = Journal(tables.open("journal"))
 
     @classmethod
-    def open(cls, path: str, payload: pa.DataType) -> Ledger:
+    def open(cls, path: str, payload: pa.DataType, tables: Tables | None = None) -> Ledger:
         """Open a ledger for writing, create it where there is none, and undo what was never settled.
 
         Args:
             path: a directory or URI.
             payload: the struct type of the source row, as the ledger stores it.
+            tables: where the tables are, if not Delta tables below `path`; nothing is locked then.
 
         Raises:
-            LedgerError: it cannot be written, is of a newer version, or holds rows of another schema.
+            LedgerError: it cannot be written, is in use, is of another version, or holds rows of another schema.
         """
-        path = str(path)
-        identity = json.dumps({"ledger_version": LEDGER_VERSION, "ledger_id": uuid.uuid4().hex})
+        if tables is not None:
+            return cls._opened(path, payload, tables, None)
+        lock = WriterLock(path)
+        try:
+            return cls._opened(path, payload, DeltaTables(path), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _opened(cls, path: str, payload: pa.DataType, tables: Tables, lock: WriterLock | None) -> Ledger:
         # batches comes last: where it exists the others do
-        if not _exists(table_uri(path, "batches")):
-            LedgerTable.create(table_uri(path, "pending"), pending_schema(payload))
-            LedgerTable.create(table_uri(path, "dead_letters"), dead_letters_schema(payload))
-            LedgerTable.create(table_uri(path, "runs"), RUNS)
-            LedgerTable.create(table_uri(path, "batches"), BATCHES, identity)
-        batches = LedgerTable(table_uri(path, "batches"))
-        check_version(batches)
-        _check_payload(LedgerTable(table_uri(path, "pending")), payload)
-        return cls(path, batches)
+        if not tables.exists("batches"):
+            identity = json.dumps({"ledger_version": LEDGER_VERSION, "ledger_id": uuid.uuid4().hex})
+            tables.create("pending", pending_schema(payload))
+            tables.create("dead_letters", dead_letters_schema(payload))
+            tables.create("journal", JOURNAL)
+            tables.create("batches", BATCHES, identity)
+        check_version(tables.open("batches"))
+        _check_payload(tables.open("pending"), payload)
+        return cls(path, tables, lock)
 
-    def _recover(self) -> None:
-        for table, column in (
-            (self._pending, "pending_version"),
-            (self._dead_letters, "dead_letters_version"),
-        ):
-            settled = self._last(column)
-            if table.version > (settled or 0) and table.written_batch() > self.last_batch_id:
-                table.restore(settled or 0)
+    def close(self) -> None:
+        """Let another query open the ledger."""
+        if self._writer_lock is not None:
+            self._writer_lock.release()
 
-    def _last(self, column: str) -> int | None:
-        value: int | None = self._rows[column][-1].as_py() if self._rows.num_rows else None
-        return value
+    def _undo_unsettled(self) -> None:
+        for table, name in ((self._pending, "pending_version"), (self._dead_letters, "dead_letters_version")):
+            settled = self.last[name] if self.last else 0
+            if table.version > settled and table.written_batch() > self.last_batch_id:
+                table.restore(settled)
 
     @property
     def last_batch_id(self) -> int:
         """The id of the last settled batch; -1 when none is."""
-        last = self._last("batch_id")
-        return -1 if last is None else last
+        return self.last["batch_id"] if self.last else -1
 
     @property
-    def last_sink_actions(self) -> tuple[str, ...]:
-        """The files that the last settled batch wrote for a Delta sink."""
-        return tuple(self._rows["sink_actions"][-1].as_py() or ()) if self._rows.num_rows else ()
+    def begun(self) -> Begun | None:
+        """The batch that was begun and not settled, if there is one."""
+        return self.journal.begun_after(self.last_batch_id)
 
     @property
     def pending(self) -> pa.Table:
@@ -154,63 +169,71 @@ class Ledger:
         """Where a table of this ledger lies."""
         return table_uri(self.path, name)
 
-    def is_settled(self, query_id: str, source_batch_id: int) -> bool:
-        """Tell whether a source batch of a streaming query was settled, so that it is never run twice."""
-        return (query_id, source_batch_id) in self._settled
+    def is_settled(self, query_id: str | None, source_batch_id: int | None, offsets: str | None = None) -> bool:
+        """Tell whether a source batch of a streaming query was settled, so that it is never run twice.
+
+        Raises:
+            LedgerError: it was, but with other offsets: the checkpoint is not the one that belongs here.
+        """
+        key = (query_id, source_batch_id)
+        if query_id is None or key not in self._settled:
+            return False
+        held = self._settled[key]
+        if offsets is not None and held is not None and offsets != held:
+            raise LedgerError(
+                f"micro-batch {source_batch_id} was settled in {self.path} with other source offsets than the "
+                "checkpoint has for it now: the checkpoint was replaced or rolled back, and going on would skip rows"
+            )
+        return True
+
+    def streamed(self) -> dict[str, int]:
+        """The last settled micro-batch of each streaming query that wrote to this ledger."""
+        last: dict[str, int] = {}
+        for query_id, source_batch_id in self._settled:
+            if query_id is not None:
+                last[query_id] = max(source_batch_id or 0, last.get(query_id, -1))
+        return last
 
     def settle(self, record: BatchRecord, pending: pa.Table | None = None, dead: pa.Table | None = None) -> None:
         """Settle a batch: the pending trees from now on, its dead letters, and its counts, as one.
 
         Args:
-            record: the counts; `batch_id` must follow the last settled one.
+            record: the counts; `batch_id` must be greater than that of the last settled batch.
             pending: all trees that are pending after this batch; None leaves them as they are.
             dead: the trees that died in this batch.
 
         Raises:
             LedgerError: a table cannot be written. Nothing is settled then: run the batch again.
         """
-        if record.batch_id != self.last_batch_id + 1:
+        if record.batch_id <= self.last_batch_id:
             raise LedgerError(f"batch {record.batch_id} cannot follow batch {self.last_batch_id} in {self.path}")
         with self.lock:
             self._settle(record, pending, dead)
 
     def _settle(self, record: BatchRecord, pending: pa.Table | None, dead: pa.Table | None) -> None:
         if pending is not None:
+            effects.debug("write pending")
             self._pending.write(pending, record.batch_id, "overwrite")
         if dead is not None and dead.num_rows:
+            effects.debug("write dead letters")
             self._dead_letters.write(dead, record.batch_id, "append")
         row = asdict(record) | {
             "pending_version": self._pending.version,
             "dead_letters_version": self._dead_letters.version,
             "sink_actions": list(record.sink_actions),
         }
-        rows = pa.Table.from_pylist([row], schema=BATCHES)
-        self._batches.write(rows, record.batch_id, "append")
-        self._rows = pa.concat_tables([self._rows, rows.cast(self._rows.schema)])
-        self._settled.add((record.query_id, record.source_batch_id))
+        effects.debug("write batches")
+        self._batches.write(pa.Table.from_pylist([row], schema=BATCHES), record.batch_id, "append")
+        self.last = row
+        self._sums.update({name: row[name] for name in COUNTED})
+        self._settled[record.query_id, record.source_batch_id] = record.source_offsets
         if pending is not None:
             self._pending_rows = pending
 
-    def begin_run(self, now: datetime) -> None:
-        """Write down that a run over static rows begins, so that a later one knows whether it ended."""
-        self._write_run("begun", now)
-
-    def end_run(self, now: datetime) -> None:
-        """Write down that the run has nothing pending: the next one starts anew."""
-        self._write_run("ended", now)
-
     def is_run_settled(self) -> bool:
         """Tell whether the last run was interrupted after its source rows were settled."""
-        runs = self._runs.read()
-        if not runs.num_rows:
-            return False
-        last = max(runs.to_pylist(), key=lambda run: (run["batch_id"], run["at"], run["state"] == "ended"))
-        return bool(last["state"] == "begun" and self.last_batch_id >= last["batch_id"])
-
-    def _write_run(self, state: str, now: datetime) -> None:
-        next_batch_id = self.last_batch_id + 1
-        row = {"batch_id": next_batch_id, "state": state, "at": now}
-        self._runs.write(pa.Table.from_pylist([row], schema=RUNS), next_batch_id, "append")
+        first_batch_id = self.journal.open_run()
+        return first_batch_id is not None and self.last_batch_id >= first_batch_id
 
     def mark(self, batch_id: int, pending: pa.Table) -> None:
         """Begin a settlement that Spark writes: what it appends is undone unless the batch is settled.
@@ -219,6 +242,7 @@ class Ledger:
             batch_id: the batch.
             pending: the trees that stay pending from before.
         """
+        effects.debug("mark")
         self._pending.write(pending, batch_id, "overwrite")
         self._dead_letters.write(self._dead_letters.schema.empty_table(), batch_id, "append")
 
@@ -231,19 +255,37 @@ class Ledger:
     def counts(self) -> Counts:
         """Add the ledger up."""
         with self.lock:
-            return count(self._rows, self._pending_rows, self._dead_letters.read(["error_class"]))
+            return count_sums(self._sums, self._pending_rows, self._dead_letters.read(["error_class"]))
+
+    def upkeep(self) -> None:
+        """Keep every table small in files, so that settling stays as fast as on the first day.
+
+        Guarantee: each step is one commit that changes no answer, so a crash anywhere leaves nothing to mend.
+        Cost: `batches` and `dead_letters` are rewritten; call it every hundred batches or so.
+        """
+        with self.lock:
+            effects.debug("upkeep")
+            self._batches.write(_without_old_actions(self._batches.read()), self.last_batch_id, "overwrite")
+            effects.debug("upkeep: compact")
+            self.journal.upkeep(self.last_batch_id)
+            for table in (self._batches, self._dead_letters, self._pending):
+                table.upkeep()
 
 
-def _exists(uri: str) -> bool:
-    with ledger_errors("read", uri):
-        return DeltaTable.is_deltatable(uri)
+def _without_old_actions(batches: pa.Table) -> pa.Table:
+    """The same rows, but only the last one says what may still have to be committed."""
+    batches = batches.sort_by("batch_id")
+    place, field = batches.schema.get_field_index("sink_actions"), batches.schema.field("sink_actions")
+    last = batches["sink_actions"].slice(batches.num_rows - 1)
+    cleared = pa.chunked_array([pa.nulls(max(batches.num_rows - 1, 0), field.type), *last.chunks], field.type)
+    return batches.set_column(place, field, cleared)
 
 
-def _check_payload(pending: LedgerTable, payload: pa.DataType) -> None:
+def _check_payload(pending: Table, payload: pa.DataType) -> None:
     wanted = DeltaSchema.from_arrow(pa.schema([("payload", payload)])).to_json()
     held = DeltaSchema.from_arrow(pa.schema([pending.schema.field("payload")])).to_json()
     if wanted != held:
         raise LedgerError(
-            f"{pending.uri} holds source rows of another schema ({pending.schema.field('payload').type}) "
+            f"the ledger holds source rows of another schema ({pending.schema.field('payload').type}) "
             f"than this one ({payload}): use a ledger of its own for each source"
         )

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from reliable_spark.errors import SchemaError
 
-LEDGER_VERSION: Final = 1
+LEDGER_VERSION: Final = 2
 """Raised whenever a ledger written by this version could be misread by an older one."""
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -19,6 +19,7 @@ BATCHES: Final = pa.schema(
         ("kind", pa.string()),
         ("query_id", pa.string()),
         ("source_batch_id", pa.int64()),
+        ("source_offsets", pa.string()),
         ("begun_at", TIMESTAMP),
         ("settled_at", TIMESTAMP),
         ("anchored", pa.int64()),
@@ -35,17 +36,31 @@ BATCHES: Final = pa.schema(
         ("pending_version", pa.int64()),
         ("dead_letters_version", pa.int64()),
         ("sink_actions", pa.list_(pa.string())),
+        ("sink_version", pa.int64()),
     ]
 )
 """One row per settled batch, written last: it is the commit point of the ledger.
 
 The two versions say which state of the other tables belongs to it, so a crash between two tables leaves
-nothing that a reader would see. `sink_actions` are the files of a Delta sink that this batch may still
-have to commit there.
+nothing that a reader would see. `sink_actions` is what this batch may still have to commit to its sink; upkeep
+clears it in all rows but the last. `sink_version` is the sink's version as it was before this batch.
+`source_offsets` is a hash of what the streaming source's offsets were.
 """
 
-RUNS: Final = pa.schema([("batch_id", pa.int64()), ("state", pa.string()), ("at", TIMESTAMP)])
-"""One row when a run over static rows begins and one when it ends, with the batch id that comes next."""
+JOURNAL: Final = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("batch_id", pa.int64()),
+        ("state", pa.string()),
+        ("at", TIMESTAMP),
+        ("kind", pa.string()),
+        ("query_id", pa.string()),
+        ("source_batch_id", pa.int64()),
+        ("due_before", TIMESTAMP),
+        ("detail", pa.string()),
+    ]
+)
+"""What the writer is about to do, in the order of `number`, so that a restart does the same under the same id."""
 
 _SMALL: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 

@@ -4,16 +4,82 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import PurePath
-from typing import Literal
+from pathlib import Path, PurePath
+from typing import Final, Literal, Protocol
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from reliable_spark.errors import LedgerError
 
-_APPLICATION = "reliable_spark"
+_APPLICATION: Final = "reliable_spark"
+_CONFIGURATION: Final = {"delta.logRetentionDuration": "interval 1 days"}
+RETENTION_H: Final = 1
+"""How long files that no version needs any more stay for readers of older versions."""
+
+Mode = Literal["append", "overwrite"]
+
+
+class Table(Protocol):
+    """A table with one writer, which knows the batch that each of its versions belongs to."""
+
+    @property
+    def version(self) -> int:
+        """The version that this handle reads."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """The free text that was stored when the table was created."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns as Arrow has them."""
+        ...
+
+    def refresh(self) -> int:
+        """Read the newest version and return its number."""
+        ...
+
+    def written_batch(self) -> int:
+        """The last batch id that wrote to the version this handle reads; -1 when none did."""
+        ...
+
+    def read(self, columns: list[str] | None = None, version: int | None = None) -> pa.Table:
+        """Read the table into memory: all columns, or some; this handle's version, or another."""
+        ...
+
+    def write(self, rows: pa.Table, batch_id: int, mode: Mode) -> int:
+        """Append the rows, or replace all there are, in one commit that carries the batch id."""
+        ...
+
+    def restore(self, version: int) -> int:
+        """Undo everything after a version, as one more commit, and return the version that now holds it."""
+        ...
+
+    def upkeep(self) -> None:
+        """Make one file of many small ones, and delete those that no version of the last hour needs."""
+        ...
+
+
+class Tables(Protocol):
+    """Where the tables of one ledger are."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a table."""
+        ...
+
+    def create(self, name: str, schema: pa.Schema, description: str = "") -> None:
+        """Create the table empty, unless it is there."""
+        ...
+
+    def open(self, name: str) -> Table:
+        """Open a table at its newest version."""
+        ...
 
 
 @contextmanager
@@ -26,12 +92,20 @@ def ledger_errors(doing: str, uri: str) -> Iterator[None]:
     """
     try:
         yield
+    except CommitFailedError as error:
+        raise LedgerError(
+            f"another writer has changed the ledger table {uri}: two queries on one ledger would undo each other's "
+            "work, so this one stops; what it had in hand is not settled"
+        ) from error
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise LedgerError(f"cannot {doing} the ledger table {uri}: {error}") from error
 
 
 class LedgerTable:
-    """A Delta table with one writer, which knows the batch that each of its versions belongs to.
+    """A `Table` that is a Delta table.
+
+    Guarantee: of two writers that read the same version only one can write the next, since both carry the
+    same application's transaction.
 
     Args:
         uri: where the table lies.
@@ -39,6 +113,9 @@ class LedgerTable:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
+        directory = local_directory(uri)
+        # read by Arrow alone where it can: Python's part in it would race with the end of the interpreter
+        self._files = SubTreeFileSystem(str(directory), LocalFileSystem()) if directory else None
         with ledger_errors("read", uri):
             self._table = DeltaTable(uri)
 
@@ -46,7 +123,14 @@ class LedgerTable:
     def create(cls, uri: str, schema: pa.Schema, description: str = "") -> LedgerTable:
         """Create the table empty, or open it where it exists already."""
         with ledger_errors("create", uri):
-            DeltaTable.create(uri, schema, mode="ignore", name=PurePath(uri).name, description=description)
+            DeltaTable.create(
+                uri,
+                schema,
+                mode="ignore",
+                name=PurePath(uri).name,
+                description=description,
+                configuration=_CONFIGURATION,
+            )
         return cls(uri)
 
     @property
@@ -87,9 +171,9 @@ class LedgerTable:
         """
         with ledger_errors("read", self.uri):
             table = self._table if version in (None, self.version) else DeltaTable(self.uri, version=version)
-            return table.to_pyarrow_table(columns=columns)
+            return table.to_pyarrow_table(columns=columns, filesystem=self._files)
 
-    def write(self, rows: pa.Table, batch_id: int, mode: Literal["append", "overwrite"]) -> int:
+    def write(self, rows: pa.Table, batch_id: int, mode: Mode) -> int:
         """Append the rows, or replace all there are by them, in one commit that carries the batch id.
 
         Returns:
@@ -105,3 +189,61 @@ class LedgerTable:
         with ledger_errors("restore", self.uri):
             self._table.restore(version)
         return self.refresh()
+
+    def upkeep(self) -> None:
+        """Make one file of many small ones, and delete those that no version of the last hour needs.
+
+        Cost: the table is read and written once, and its directory listed.
+        """
+        with ledger_errors("compact", self.uri):
+            if len(self._table.file_uris()) > 1:
+                self._table.optimize.compact()
+            self._table.vacuum(retention_hours=RETENTION_H, enforce_retention_duration=False, dry_run=False)
+            self._table.create_checkpoint()
+            self._table.cleanup_metadata()
+
+
+class DeltaTables:
+    """The Delta tables below one directory or URI."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a table.
+
+        Raises:
+            LedgerError: the place cannot be read.
+        """
+        uri = table_uri(self._path, name)
+        with ledger_errors("read", uri):
+            return DeltaTable.is_deltatable(uri)
+
+    def create(self, name: str, schema: pa.Schema, description: str = "") -> None:
+        """Create the table empty, unless it is there.
+
+        Raises:
+            LedgerError: the place cannot be written.
+        """
+        LedgerTable.create(table_uri(self._path, name), schema, description)
+
+    def open(self, name: str) -> Table:
+        """Open a table at its newest version.
+
+        Raises:
+            LedgerError: there is none, or it cannot be read.
+        """
+        return LedgerTable(table_uri(self._path, name))
+
+
+def local_directory(path: str) -> Path | None:
+    """The directory that a path or a file URI means; None for other URIs."""
+    parts = urlsplit(path)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if parts.scheme else Path(path).absolute()
+
+
+def table_uri(path: str, name: str) -> str:
+    """Where a table of the ledger lies."""
+    return f"{path.rstrip('/')}/{name}"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from pyspark.sql import DataFrame, SparkSession
+from reliable_spark.errors import SinkError, UsageError
 
-from reliable_spark.errors import UsageError
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+DeliveryMode = Literal["at_most_once", "at_least_once", "exactly_once"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class Prepared:
     """Rows that were evaluated exactly once and that nobody sees yet.
 
     Attributes:
-        actions: what has to be committed to a Delta table's log, as JSON; can be stored and committed later.
+        actions: what the ledger stores so that a later process can commit; empty when there is nothing to.
         rows: the materialised rows of a sink that takes a DataFrame.
     """
 
@@ -28,33 +32,77 @@ class Prepared:
     rows: DataFrame | None = None
 
 
+@dataclass(frozen=True)
+class Delivery:
+    """Under which identity the rows of a batch are delivered; the third argument of a sink function.
+
+    Attributes:
+        query_id: the ledger's id: the same over all restarts, another one for every other ledger.
+        batch_id: rises with every batch, replays included.
+        attempt: 1 for the first call with this batch, 2 when a crash left unknown whether that was complete.
+    """
+
+    query_id: str
+    batch_id: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class LastBatch:
+    """The last settled batch, as the ledger has it.
+
+    Attributes:
+        batch_id: its number; -1 when there is none.
+        actions: what it had to commit.
+        sink_version: the sink's version before it.
+        sink: what the sink was when the ledger was written last.
+    """
+
+    batch_id: int = -1
+    actions: tuple[str, ...] = ()
+    sink_version: int | None = None
+    sink: str | None = None
+
+
 class Sink(Protocol):
     """A two-step sink: `prepare` evaluates, `commit` makes visible.
 
     Attributes:
-        settles_first: True when `commit` can be repeated from stored actions, so that the ledger is settled
-            before it; False when the rows must be in the sink before the ledger says so.
+        settles_first: True when the ledger is settled before `commit`: it can be repeated from stored actions,
+            or must not be; False when the rows must be in the sink before the ledger says so.
+        is_begun: True when a batch must be the same under its id when it runs again.
     """
 
     settles_first: bool
+    is_begun: bool
 
     def open(self, rows: DataFrame) -> None:
         """Check, before anything is written, that the sink will take rows like these (the frame is empty)."""
         ...
 
-    def bind(self, application: str) -> None:
-        """Take the name under which batches are committed."""
+    def bind(self, query_id: str, last: LastBatch) -> None:
+        """Take the name under which batches are committed, and check that this is the sink that was used before."""
         ...
 
-    def recover(self, batch_id: int, actions: tuple[str, ...]) -> None:
-        """Finish the commit of the last settled batch where a crash came between."""
+    @property
+    def identity(self) -> str:
+        """What this sink is, as JSON, to recognise it at the next start."""
+        ...
+
+    @property
+    def version(self) -> int | None:
+        """The version of the sink that the last commit has made or met."""
+        ...
+
+    def unfinished(self, last: LastBatch) -> Prepared | None:
+        """What the last settled batch has still to commit, or None."""
         ...
 
     def prepare(self, rows: DataFrame) -> Prepared:
         """Evaluate the rows, once, with all observations in them."""
         ...
 
-    def commit(self, prepared: Prepared, batch_id: int) -> None:
+    def commit(self, prepared: Prepared, delivery: Delivery) -> None:
         """Make the rows visible."""
         ...
 
@@ -69,12 +117,14 @@ def absolute(path: str | Path) -> str:
     return text if _SCHEME.match(text) else str(Path(text).absolute())
 
 
-def resolve_sink(sink: object, spark: SparkSession) -> Sink:
+def resolve_sink(sink: object, spark: SparkSession, delivery: DeliveryMode, ledger: str) -> Sink:
     """Turn what the user gave into a sink.
 
     Args:
         sink: a Delta path, a function of (DataFrame, batch id), a Sink, or None to write nothing.
         spark: the session that writes.
+        delivery: the guarantee that is asked for.
+        ledger: the ledger's directory, where rows may be staged.
 
     Raises:
         UsageError: it is none of these.
@@ -82,6 +132,7 @@ def resolve_sink(sink: object, spark: SparkSession) -> Sink:
     from reliable_spark.sinks.delta import DeltaSink
     from reliable_spark.sinks.function import FunctionSink
     from reliable_spark.sinks.noop import NoopSink
+    from reliable_spark.sinks.staged import StagedFunctionSink
 
     if sink is None:
         return NoopSink()
@@ -89,6 +140,57 @@ def resolve_sink(sink: object, spark: SparkSession) -> Sink:
         return DeltaSink(absolute(sink), spark)
     if hasattr(sink, "prepare") and hasattr(sink, "commit"):
         return sink  # type: ignore[return-value]
-    if isinstance(sink, Callable):  # type: ignore[arg-type]
-        return FunctionSink(sink)  # type: ignore[arg-type]
-    raise UsageError(f"a sink is a Delta path or a function of (DataFrame, batch_id), not {type(sink).__name__}")
+    if not callable(sink):
+        raise UsageError(f"a sink is a Delta path or a function of (DataFrame, batch_id), not {type(sink).__name__}")
+    if delivery == "exactly_once":
+        return StagedFunctionSink(sink, spark, staging_directory(ledger))
+    return FunctionSink(sink, settles_first=delivery == "at_most_once")
+
+
+def hand_over(sink: Sink, last: LastBatch, spark: SparkSession, query_id: str, ledger: str) -> LastBatch:
+    """What of the last settled batch is a bound sink's to finish: nothing, when it was written to another one.
+
+    Raises:
+        SinkError: that other sink has not got everything yet.
+    """
+    if last.sink is None or last.sink == sink.identity:
+        return last
+    unfinished = None
+    held = json.loads(last.sink)
+    if "delta" in held:
+        from reliable_spark.sinks.delta import DeltaSink
+
+        unfinished = DeltaSink.before(held["delta"], spark, query_id).unfinished(last)
+    elif held.get("function") == "staged":
+        from reliable_spark.sinks.staged import StagedFunctionSink
+
+        unfinished = StagedFunctionSink(print, spark, staging_directory(ledger)).unfinished(last)
+    if unfinished:
+        where = held.get("delta", "a function")
+        raise SinkError(
+            f"batch {last.batch_id} of this ledger has still to be committed to {where}: start once with that sink "
+            "before you change to another"
+        )
+    return replace(last, actions=())
+
+
+def staging_directory(ledger: str) -> str:
+    """Where rows wait for a function that is to see them exactly once."""
+    return f"{ledger.rstrip('/')}/staged"
+
+
+def call(function: Callable[..., Any], rows: DataFrame, delivery: Delivery) -> None:
+    """Call a sink function with the arguments that it takes: the rows, the batch id, and perhaps the delivery."""
+    arguments: tuple[Any, ...] = (rows, delivery.batch_id, delivery)
+    function(*(arguments if _takes_delivery(function) else arguments[:2]))
+
+
+def _takes_delivery(function: Callable[..., Any]) -> bool:
+    import inspect
+
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return False
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len([each for each in positional if each.default is each.empty]) > 2

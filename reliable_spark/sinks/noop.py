@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import json
+
 from pyspark.sql import DataFrame
 
-from reliable_spark.sinks.base import Prepared
+from reliable_spark.sinks.base import Delivery, LastBatch, Prepared
 
 
 class NoopSink:
     """Evaluates the rows and writes nothing; for measuring, and for bolts that are the sink themselves."""
 
     settles_first = True
+    is_begun = False
+    identity = json.dumps({"noop": ""})
+    version = None
 
     def open(self, rows: DataFrame) -> None:
         """Anything goes."""
 
-    def bind(self, application: str) -> None:
+    def bind(self, query_id: str, last: LastBatch) -> None:
         """No transaction ids are needed."""
 
-    def recover(self, batch_id: int, actions: tuple[str, ...]) -> None:
+    def unfinished(self, last: LastBatch) -> Prepared | None:
         """Nothing can be unfinished."""
+        return None
 
     def prepare(self, rows: DataFrame) -> Prepared:
         """Evaluate every row."""
         rows.write.format("noop").mode("overwrite").save()
         return Prepared()
 
-    def commit(self, prepared: Prepared, batch_id: int) -> None:
+    def commit(self, prepared: Prepared, delivery: Delivery) -> None:
         """Nothing to show."""
 
     def discard(self, prepared: Prepared) -> None:

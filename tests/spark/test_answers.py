@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import reliable_spark as rs
+from reliable_spark.engine.answers import TreesInSpark
 from reliable_spark.engine.loop import Loop
 from tests.spark.running import Ran, Rows, Runner
 
@@ -148,7 +149,8 @@ def test_more_failures_than_the_driver_takes_are_settled_by_spark(
     spark: SparkSession, run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above the bound the trees are traced, settled in the workers and written by Spark; nothing else changes."""
-    monkeypatch.setattr("reliable_spark.engine.loop.DRIVER_ROWS_MAX", 10)
+    for module in ("batches", "answers"):
+        monkeypatch.setattr(f"reliable_spark.engine.{module}.DRIVER_ROWS_MAX", 10)
     frame = spark.range(80).anchored("id").fail("id % 2 = 0 and (_attempt = 1 or id < 20)", "even")
     ran = run(frame, max_attempts=2)
     assert ran.counts("anchored", "acked", "dead", "failed_attempts", "replayed") == (80, 70, 10, 50, 40)
@@ -244,3 +246,40 @@ def test_whatever_becomes_of_rows_the_ledger_balances(data: st.DataObject, spark
     assert (outcome.anchored, outcome.dead) == (len(fates), n["fatal"] + n["always"])
     assert outcome.failed_attempts == n["flaky"] + n["fatal"] + 3 * n["always"]
     assert outcome.emitted == n["ok"] + n["flaky"] + 3 * n["fan"] == len(rows.all)
+
+
+@pytest.mark.parametrize("driver_rows_max", [100_000, 10])
+def test_held_trees_beyond_twice_the_high_water_mark_fail_at_once(
+    driver_rows_max: int, spark: SparkSession, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a burst of 100, an acker with the mark at 8 holds 17 until they time out and nacks the other 83 (seed 001)."""
+    for module in ("batches", "answers"):
+        monkeypatch.setattr(f"reliable_spark.engine.{module}.DRIVER_ROWS_MAX", driver_rows_max)
+    frame = rs.anchored(spark.range(100), "id").bolt(lambda row: rs.HOLD, "id long", name="hold")
+    ran = run(frame, high_water=8, max_attempts=1, max_bad_ratio=1.0)
+    assert ran.counts("anchored", "acked", "dead", "failed_attempts") == (100, 0, 100, 100)
+    letters = ran.outcome.dead_letters().groupBy("error_class").count().collect()
+    assert {row["error_class"]: row["count"] for row in letters} == {"high_water": 83, "timeout": 17}
+
+
+def test_large_source_rows_are_settled_where_they_are(
+    spark: SparkSession, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Payloads that are too much for the driver together never pass through it, however few rows they are."""
+    monkeypatch.setattr("reliable_spark.engine.answers.PAYLOAD_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr("reliable_spark.engine.answers.MEASURED_ROWS_MIN", 10)
+    monkeypatch.setattr("reliable_spark.engine.batches.MEASURED_ROWS_MIN", 10)
+    settled: list[Any] = []
+    settle = TreesInSpark.settle
+
+    def noted(*given: Any) -> Any:
+        settled.append(given)
+        return settle(*given)
+
+    monkeypatch.setattr(TreesInSpark, "settle", noted)
+    rows = spark.range(40).select("id", F.repeat(F.lit("x"), 100_000).alias("body"))
+    frame = rs.anchored(rows, "id").fail("id < 20", "no", retry=False)
+    ran = run(frame)
+    assert ran.counts("anchored", "acked", "dead") == (40, 20, 20)
+    assert len(settled) == 1
+    assert ran.outcome.dead_letters().select(F.sum(F.length("payload.body"))).collect()[0][0] == 2_000_000

@@ -249,15 +249,19 @@ def test_too_many_failures_stop_the_run(spark: SparkSession, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("with_sink", [True, False], ids=["delta", "none"])
-def test_an_expression_that_spark_cannot_evaluate_stops_the_run(
+def test_an_expression_that_spark_cannot_evaluate_fails_its_rows(
     rows: DataFrame, tmp_path: Path, with_sink: bool
 ) -> None:
-    """The error is Spark's own; nothing is settled, and the mended expression gives every row its answer."""
+    """The error is Spark's own; the rows are dead letters, which the mended expression takes."""
     sink = str(tmp_path / "sink") if with_sink else None
-    with pytest.raises(Exception, match="CAST_INVALID_INPUT"):
-        run(rows.anchored("id").withColumn("n", F.col("word").cast("int")), tmp_path / "ledger", sink)
-    mended = rows.anchored("id").withColumn("n", F.col("word").try_cast("int"))
-    assert balance(run(mended, tmp_path / "ledger", sink)) == (3, 3, 0, 0)
+    wrong = rows.anchored("id").withColumn("n", F.col("word").cast("int"))
+    outcome = run(wrong, tmp_path / "ledger", sink, max_attempts=1)
+    assert balance(outcome) == (3, 0, 3, 0)
+    letter = outcome.dead_letters().orderBy("message_id").collect()[0]
+    assert f"\n{letter['error_class']}: {letter['error']}\n" in PAGE
+    again = outcome.dead_letters().select("payload.*").anchored("id")
+    mended = again.withColumn("n", F.col("word").try_cast("int"))
+    assert balance(run(mended, tmp_path / "ledger", sink)) == (6, 3, 3, 0)
 
 
 # ------------------------------------------------------------------------------------------------------- the ledger
