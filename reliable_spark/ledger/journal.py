@@ -109,7 +109,8 @@ class Journal:
         if len(rows) < len(self._rows):
             self._table.write(pa.Table.from_pylist(rows, schema=JOURNAL), last_batch_id, "overwrite")
             self._rows = rows
-        self._table.upkeep()
+        self._table.compact()
+        self._table.forget()
 
     def _last(self, *states: str) -> dict[str, Any] | None:
         return next((row for row in reversed(self._rows) if row["state"] in states), None)

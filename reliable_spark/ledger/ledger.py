@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import Schema as DeltaSchema
 
 from reliable_spark.errors import LedgerError
@@ -258,27 +259,32 @@ class Ledger:
             return count_sums(self._sums, self._pending_rows, self._dead_letters.read(["error_class"]))
 
     def upkeep(self) -> None:
-        """Keep every table small in files, so that settling stays as fast as on the first day.
+        """Keep every table small in files and versions, so that settling stays as fast as on the first day.
 
-        Guarantee: each step is one commit that changes no answer, so a crash anywhere leaves nothing to mend.
+        Guarantee: each step is one commit that changes no answer, so a crash anywhere leaves nothing to mend. What
+        older versions need is deleted after the last row of `batches` names the compacted ones.
         Cost: `batches` and `dead_letters` are rewritten; call it every hundred batches or so.
         """
+        if self.last is None:
+            return
         with self.lock:
             effects.debug("upkeep")
-            self._batches.write(_without_old_actions(self._batches.read()), self.last_batch_id, "overwrite")
-            effects.debug("upkeep: compact")
+            pinned = {"pending_version": self._pending.compact(), "dead_letters_version": self._dead_letters.compact()}
+            effects.debug("upkeep: rewrite batches")
+            self.last |= pinned
+            self._batches.write(_cleared(self._batches.read(), self.last), self.last_batch_id, "overwrite")
+            effects.debug("upkeep: forget")
             self.journal.upkeep(self.last_batch_id)
             for table in (self._batches, self._dead_letters, self._pending):
-                table.upkeep()
+                table.forget()
 
 
-def _without_old_actions(batches: pa.Table) -> pa.Table:
-    """The same rows, but only the last one says what may still have to be committed."""
-    batches = batches.sort_by("batch_id")
-    place, field = batches.schema.get_field_index("sink_actions"), batches.schema.field("sink_actions")
-    last = batches["sink_actions"].slice(batches.num_rows - 1)
-    cleared = pa.chunked_array([pa.nulls(max(batches.num_rows - 1, 0), field.type), *last.chunks], field.type)
-    return batches.set_column(place, field, cleared)
+def _cleared(batches: pa.Table, last: dict[str, Any]) -> pa.Table:
+    """The rows of `batches`, of which only the last one says what may still have to be committed."""
+    before = batches.filter(pc.less(batches["batch_id"], last["batch_id"])).sort_by("batch_id")
+    place, field = before.schema.get_field_index("sink_actions"), before.schema.field("sink_actions")
+    cleared = before.set_column(place, field, pa.nulls(before.num_rows, field.type))
+    return pa.concat_tables([cleared, pa.Table.from_pylist([last], schema=before.schema)])
 
 
 def _check_payload(pending: Table, payload: pa.DataType) -> None:

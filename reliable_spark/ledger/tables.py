@@ -16,9 +16,8 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from reliable_spark.errors import LedgerError
 
 _APPLICATION: Final = "reliable_spark"
-_CONFIGURATION: Final = {"delta.logRetentionDuration": "interval 1 days"}
-RETENTION_H: Final = 1
-"""How long files that no version needs any more stay for readers of older versions."""
+RETENTION_HOURS: Final = 1
+"""How long old versions stay for readers, before upkeep deletes what only they need."""
 
 Mode = Literal["append", "overwrite"]
 
@@ -61,8 +60,12 @@ class Table(Protocol):
         """Undo everything after a version, as one more commit, and return the version that now holds it."""
         ...
 
-    def upkeep(self) -> None:
-        """Make one file of many small ones, and delete those that no version of the last hour needs."""
+    def compact(self) -> int:
+        """Make one file of many small ones, as one more version with the same rows, and return its number."""
+        ...
+
+    def forget(self) -> None:
+        """Delete what only older versions need, when they are old enough."""
         ...
 
 
@@ -129,7 +132,7 @@ class LedgerTable:
                 mode="ignore",
                 name=PurePath(uri).name,
                 description=description,
-                configuration=_CONFIGURATION,
+                configuration=_configuration(),
             )
         return cls(uri)
 
@@ -190,16 +193,21 @@ class LedgerTable:
             self._table.restore(version)
         return self.refresh()
 
-    def upkeep(self) -> None:
-        """Make one file of many small ones, and delete those that no version of the last hour needs.
-
-        Cost: the table is read and written once, and its directory listed.
-        """
+    def compact(self) -> int:
+        """Make one file of many small ones, as one more version with the same rows, and return its number."""
         with ledger_errors("compact", self.uri):
             if len(self._table.file_uris()) > 1:
                 self._table.optimize.compact()
-            self._table.vacuum(retention_hours=RETENTION_H, enforce_retention_duration=False, dry_run=False)
+        return self.version
+
+    def forget(self) -> None:
+        """Delete what only versions older than `RETENTION_HOURS` need; this handle's version stays readable.
+
+        Cost: the directory is listed.
+        """
+        with ledger_errors("vacuum", self.uri):
             self._table.create_checkpoint()
+            self._table.vacuum(RETENTION_HOURS, enforce_retention_duration=False, dry_run=False, full=True)
             self._table.cleanup_metadata()
 
 
@@ -234,6 +242,16 @@ class DeltaTables:
             LedgerError: there is none, or it cannot be read.
         """
         return LedgerTable(table_uri(self._path, name))
+
+
+def _configuration() -> dict[str, str]:
+    """Old versions go soon, and only in upkeep: a version that a settlement may have to restore must not expire."""
+    retention = f"interval {RETENTION_HOURS} hours"
+    return {
+        "delta.logRetentionDuration": retention,
+        "delta.deletedFileRetentionDuration": retention,
+        "delta.enableExpiredLogCleanup": "false",
+    }
 
 
 def local_directory(path: str) -> Path | None:

@@ -68,7 +68,7 @@ def through_a_transform(rows: DataFrame, pass_gate: PassGate) -> rs.AnchoredFram
 
 
 def through_a_filter(rows: DataFrame, pass_gate: PassGate) -> rs.AnchoredFrame:
-    """A map stage that waits, and from which only a few rows of the first partition get into the shuffle."""
+    """A map stage that waits, and from which only the first few rows get into the shuffle."""
     few = rs.anchored(rows, "id").withColumn("passed", through_gate("id", pass_gate)).where(f"passed < {FEW}")
     return few.groupBy("passed").count()
 

@@ -181,7 +181,7 @@ def test_an_executor_lost_with_its_map_output_costs_the_map_stage_another_attemp
 
 def test_map_tasks_that_run_again_within_one_stage_attempt_count_no_row_twice(cluster: Cluster, tmp_path: Path) -> None:
     """No fetch fails and no stage is retried; all rows of the lost map outputs left below the shuffle."""
-    # with the last row at the gate its executor has finished a task: the other one still has that of row 0
+    # row 0 keeps one executor; the other one comes to the last row only after the task that it has begun with
     gated = [0, FEWER_ROWS - 1]
     with submit(cluster, tmp_path, "filter", gated, FEWER_ROWS) as job:
         executor = kill_at_gate(job, tmp_path, gated)

@@ -28,7 +28,8 @@ EVERY_MODE = [
     "settled source",
     "committed",
     "settle timeout",
-    "upkeep: compact",
+    "upkeep: rewrite batches",
+    "upkeep: forget",
 ]
 BEGUN = ["begin source"]
 REPLAYED = ["begin replay", "settle replay"]

@@ -15,9 +15,12 @@ from rich.table import Table
 from tests.crash.chain import Chain
 from tests.crash.job import IN_THE_SINK
 
-SINKS = ["delta", "function"]
 MODES = ["at_most_once", "at_least_once", "exactly_once"]
-CHAINS = list(itertools.product(SINKS, MODES, [False, True]))
+CHAINS = [
+    *itertools.chain.from_iterable((("delta", mode, False), ("function", mode, True)) for mode in MODES),
+    ("delta", "exactly_once", True),
+]
+"""Each mode with bolts that are deterministic and not; every pair with both sinks is simulated (test_protocol.py)."""
 
 _ended: list[Chain] = []
 

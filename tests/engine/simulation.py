@@ -47,7 +47,7 @@ class MemoryTable:
 
     @property
     def schema(self) -> pa.Schema:
-        return self.versions[0][0].schema
+        return self.versions[-1][0].schema
 
     def refresh(self) -> int:
         return self.version
@@ -57,6 +57,7 @@ class MemoryTable:
 
     def read(self, columns: list[str] | None = None, version: int | None = None) -> pa.Table:
         table = self.versions[self.version if version is None else version][0]
+        assert table.num_columns, f"version {version} of {self.name} is forgotten"
         return table.select(columns) if columns else table
 
     def write(self, rows: pa.Table, batch_id: int, mode: Mode) -> int:
@@ -70,12 +71,18 @@ class MemoryTable:
 
     def restore(self, version: int) -> int:
         self.world.reach(f"before restore of {self.name}")
-        self.versions.append((self.versions[version][0], self.written_batch()))
+        self.versions.append((self.read(version=version), self.written_batch()))
         return self.version
 
-    def upkeep(self) -> None:
-        self.world.reach(f"upkeep of {self.name}")
-        self.versions.append((self.versions[-1][0].combine_chunks(), self.written_batch()))
+    def compact(self) -> int:
+        self.world.reach(f"compact {self.name}")
+        self.versions.append((self.read().combine_chunks(), self.written_batch()))
+        return self.version
+
+    def forget(self) -> None:
+        self.world.reach(f"forget old versions of {self.name}")
+        gone = (pa.table({}), -1)
+        self.versions[:-1] = [gone] * (len(self.versions) - 1)
 
 
 @dataclass
