@@ -35,7 +35,8 @@ class Settings(BaseModel):
             (Storm: `topology.state.checkpoint.interval.ms`).
 
     Raises:
-        SettingsError: a name is unknown (the nearest known one is named) or a value is out of range.
+        SettingsError: a name is unknown (the nearest known one is named), a value is out of range, or two do not
+            go together.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -61,6 +62,8 @@ class Settings(BaseModel):
             problem = error.errors()[0]
             name = ".".join(str(part) for part in problem["loc"])
             raise SettingsError(f"setting {name!r} = {problem['input']!r}: {problem['msg']}") from None
+        if self.ackers == 0 and self.delivery == "exactly_once":
+            raise SettingsError("delivery='exactly_once' needs ackers: without them no tree is known to be whole")
 
     @classmethod
     def from_storm(cls, configuration: Mapping[str, Any]) -> Settings:

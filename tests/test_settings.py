@@ -70,3 +70,9 @@ def test_spark_conf_is_read_as_text() -> None:
     assert rs.Settings.from_spark(session(max_attempts="5", message_timeout_s="1.5")).max_attempts == 5
     with pytest.raises(rs.SettingsError, match="max_attempts"):
         rs.Settings.from_spark(session(max_atempts="5"))
+
+
+def test_exactly_once_without_ackers_is_refused() -> None:
+    """Two settings that do not go together are said so at once."""
+    with pytest.raises(rs.SettingsError, match="needs ackers"):
+        rs.Settings(ackers=0, delivery="exactly_once")
