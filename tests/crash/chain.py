@@ -20,19 +20,10 @@ ROOT = Path(__file__).parents[2]
 ROWS = 12
 TRIES = 4
 
-EVERY_MODE = [
-    "evaluate source",
-    IN_THE_SINK,
-    "write pending",
-    "write batches",
-    "settled source",
-    "committed",
-    "settle timeout",
-    "upkeep: rewrite batches",
-    "upkeep: forget",
-]
 BEGUN = ["begin source"]
+EVERY_MODE = ["evaluate source", IN_THE_SINK, "write batches", "settled source", "committed", "upkeep: forget"]
 REPLAYED = ["begin replay", "settle replay"]
+"""Around begin, in the sink's write, in and after the settlement, after the commit, in a replay, in upkeep."""
 
 
 @dataclass
