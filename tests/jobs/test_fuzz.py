@@ -17,6 +17,7 @@ from reliable_spark.ledger.audit import audit
 from tests.spark.running import Rows
 
 ROWS = 10_000
+JSON_ROWS = 800
 SEED = 20_131_231
 
 GOOD: dict[str, Any] = {
@@ -79,7 +80,7 @@ def test_hostile_json_stops_no_job_and_loses_no_row(spark: SparkSession, tmp_pat
         lambda n: '{"n": NaN, "d": 1e400, "t": "1"}',
     ]
     weights = [100, *[1] * (len(shapes) - 1)]
-    rows = [(number, dice.choices(shapes, weights)[0](number)) for number in range(2_000)]
+    rows = [(number, dice.choices(shapes, weights)[0](number)) for number in range(JSON_ROWS)]
     frame = (
         rs.anchored(spark.createDataFrame(rows, "id long, body string"), "id")
         .withColumn("body", F.from_json("body", "n long, d long, t string", {"mode": "FAILFAST"}))
@@ -88,7 +89,7 @@ def test_hostile_json_stops_no_job_and_loses_no_row(spark: SparkSession, tmp_pat
     kept, ledger = Rows(), str(tmp_path / "ledger")
     outcome = frame.run(kept, ledger=ledger, settings=rs.Settings(max_attempts=1), clock=rs.ManualClock())
     died = {row["payload"]["id"]: row["error_class"] for row in outcome.dead_letters().collect()}
-    assert sorted([row["id"] for row in kept.all] + list(died)) == list(range(2_000))
+    assert sorted([row["id"] for row in kept.all] + list(died)) == list(range(JSON_ROWS))
     classes = set(died.values())
     assert {"DIVIDE_BY_ZERO", "CAST_INVALID_INPUT"} <= classes
     assert any(name.startswith("MALFORMED_RECORD") for name in classes)

@@ -50,13 +50,14 @@ NATIVE = {
 def test_a_native_error_fails_its_row_only(name: str, spark: SparkSession, run: Runner) -> None:
     """The row is tried again and dies with the error that Spark gave; all others reach the sink."""
     build, poison, error = NATIVE[name]
+    attempts = 2 if name == "an ANSI cast" else 1
     good = dict.fromkeys(range(ROWS), '{"n": 1}') if "JSON" in name else {n: str(n + 1) for n in range(ROWS)}
-    ran = run(build(rs.anchored(texts(spark, {**good, 17: poison, 100: poison}), "id")))
-    assert ran.counts("anchored", "acked", "dead", "failed_attempts") == (ROWS, ROWS - 2, 2, 6)
+    ran = run(build(rs.anchored(texts(spark, {**good, 17: poison, 100: poison}), "id")), max_attempts=attempts)
+    assert ran.counts("anchored", "acked", "dead", "failed_attempts") == (ROWS, ROWS - 2, 2, 2 * attempts)
     assert {row["id"] for row in ran.rows.all} == set(range(ROWS)) - {17, 100}
     letters = ran.outcome.dead_letters().select("message_id", "error_class", "error", "attempts").collect()
     assert {row["message_id"] for row in letters} == {"17", "100"}
-    assert all(error in f"{row['error_class']} {row['error']}" and row["attempts"] == 3 for row in letters)
+    assert all(error in f"{row['error_class']} {row['error']}" and row["attempts"] == attempts for row in letters)
 
 
 def end_worker(row: rs.TupleRow) -> dict[str, Any]:
@@ -78,8 +79,8 @@ def end_worker_by_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_a_row_that_ends_its_worker_fails_alone(bolt: Any, spark: SparkSession, run: Runner) -> None:
     """os._exit and SIGKILL, as the out-of-memory killer sends it, in a bolt."""
     frame = rs.anchored(texts(spark, {5: "exit", 50: "kill"}).repartition(2), "id").bolt(bolt, "id long, t string")
-    ran = run(frame, max_attempts=2)
-    assert ran.counts("anchored", "acked", "dead", "failed_attempts") == (ROWS, ROWS - 2, 2, 4)
+    ran = run(frame, max_attempts=1)
+    assert ran.counts("anchored", "acked", "dead", "failed_attempts") == (ROWS, ROWS - 2, 2, 2)
     assert {row["id"] for row in ran.rows.all} == set(range(ROWS)) - {5, 50}
     assert {name: text.split(",")[0][:17] for name, text in ran.dead.items()} == dict.fromkeys(
         ["5", "50"], "the Python worker"
