@@ -150,15 +150,14 @@ class SparkBatches:
         if evaluation.incomplete is None:
             return _evaluated(evaluation)
         found = with_payloads(evaluation, self.source.columns, self.payload)
-        if evaluation.roots_xor is None and is_too_much(found.frame, evaluation.incomplete_count):
-            return _evaluated(evaluation, many=TreesInSpark(found.frame, self.payload))
-        if evaluation.roots_xor is not None and evaluation.incomplete_count > MEASURED_ROWS_MIN:
+        is_read_again = evaluation.roots_xor is not None
+        if evaluation.incomplete_count > MEASURED_ROWS_MIN:
             # read once, and kept where it is until its size is known
             found.frame = self.tracer.keep(found.frame)
             if is_too_much(found.frame, evaluation.incomplete_count):
-                return None
+                return None if is_read_again else _evaluated(evaluation, many=TreesInSpark(found.frame, self.payload))
         trees = found.frame.toArrow()
-        if evaluation.roots_xor is not None and not (found.is_same() and is_every_tree_found(trees, evaluation)):
+        if is_read_again and not (found.is_same() and is_every_tree_found(trees, evaluation)):
             return None
         return _evaluated(evaluation, trees=explained(self.evaluator, trees))
 

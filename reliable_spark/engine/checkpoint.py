@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from reliable_spark.errors import LedgerError
 from reliable_spark.ledger.ledger import Ledger
+from reliable_spark.sinks.files import located
 
 
 class Checkpoint:
@@ -30,8 +31,7 @@ class Checkpoint:
 
     def last_committed(self) -> int | None:
         """The last micro-batch that Spark has committed."""
-        place = self._place("commits")
-        files = self._files(place)
+        files, place = self._located("commits")
         if not files.exists(place):
             return None
         names = [status.getPath().getName() for status in files.listStatus(place)]
@@ -69,22 +69,16 @@ class Checkpoint:
             )
 
     def _read(self, name: str) -> str | None:
-        place = self._place(name)
-        files = self._files(place)
+        files, place = self._located(name)
         if not files.exists(place):
             return None
         stream = files.open(place)
         try:
-            text: str = self._java().org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            java: Any = self.spark._jvm
+            text: str = java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
         finally:
             stream.close()
         return text
 
-    def _place(self, name: str) -> Any:
-        return self._java().org.apache.hadoop.fs.Path(f"{self.path}/{name}")
-
-    def _java(self) -> Any:
-        return self.spark._jvm
-
-    def _files(self, place: Any) -> Any:
-        return place.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf())
+    def _located(self, name: str) -> tuple[Any, Any]:
+        return located(self.spark, f"{self.path}/{name}")

@@ -22,7 +22,6 @@ from reliable_spark.engine.columns import (
     RAISED,
 )
 from reliable_spark.engine.exits import Exits, Failed, Observed, ObservedExits, PlainExits
-from reliable_spark.engine.guard import guarded
 from reliable_spark.engine.jobs import Stages
 from reliable_spark.engine.lineage import column, failure, user_columns
 from reliable_spark.engine.operators import FAILURE_BYTES_MAX
@@ -31,6 +30,7 @@ from reliable_spark.engine.protocol import Batch
 from reliable_spark.engine.static_side import StaticSide
 from reliable_spark.engine.worker import FAILURE_ARROW
 from reliable_spark.sinks.base import Prepared, Sink
+from reliable_spark.sinks.function import release
 
 RAISED_REASON: Final = "Spark raised an error for this row"
 
@@ -59,7 +59,7 @@ class Evaluation:
         duplicates: rows that share their message id with an earlier row of the batch.
         retried: attempts that failed and were repeated within the evaluation.
         roots_xor: XOR of the root ids that were evaluated; None when `source` is those very rows.
-        failed: the rows of `incomplete` where the driver has them.
+        has_siblings: whether a tree of `incomplete` may have leaves; known where the driver has those trees.
     """
 
     prepared: Prepared
@@ -72,7 +72,7 @@ class Evaluation:
     duplicates: int = 0
     retried: int = 0
     roots_xor: int | None = None
-    failed: list[dict[str, Any]] = field(default_factory=list)
+    has_siblings: bool = False
 
 
 @dataclass
@@ -87,7 +87,7 @@ class EvaluationContext:
 
     def guard(self, before: DataFrame, after: DataFrame, name: str, level: int) -> DataFrame:
         """`after`, projected from `before`; in isolation without the rows for which Spark raises there."""
-        marked = guarded(before, after) if self.isolated else None
+        marked = guard.guarded(before, after) if self.isolated else None
         if marked is None:
             return after
         raised = column(guard.RAISED)
@@ -212,33 +212,36 @@ class Evaluator:
         proved = observed.complete and observed.xor == 0 and not stages.any_ran_twice()
         if not proved or len(observed.failures) > failures_max or not _usable(observed.failures):
             self.sink.discard(prepared)
+            release(leaves)
             return None
         evaluation = self._conclude(batch, prepared, observed)
         if self._expects_siblings:
-            evaluation.prepared, evaluation.emitted = self._prepare_whole(leaves, evaluation)
-        elif self.whole_trees and _has_siblings(evaluation.failed):
+            self._prepare_whole(leaves, evaluation)
+        elif self.whole_trees and evaluation.has_siblings:
             self.sink.discard(prepared)
             return None
         return evaluation
 
-    def _prepare_whole(self, leaves: DataFrame, evaluation: Evaluation) -> tuple[Prepared, int]:
+    def _prepare_whole(self, leaves: DataFrame, evaluation: Evaluation) -> None:
         """Hand the sink the leaves of complete trees only, from the rows that were evaluated."""
-        emitted = evaluation.emitted
+        whole = leaves
         if evaluation.incomplete is not None:
-            leaves_kept = without_trees(leaves, evaluation.incomplete)
-            emitted = leaves_kept.count()
-            return self.sink.prepare(_for_sink(leaves_kept)), emitted
-        return self.sink.prepare(_for_sink(leaves)), emitted
+            whole = without_trees(leaves, evaluation.incomplete)
+            evaluation.emitted = whole.count()
+        evaluation.prepared = self.sink.prepare(_for_sink(whole))
+        release(leaves)
 
     def _conclude(self, batch: Batch, prepared: Prepared, observed: Observed) -> Evaluation:
         evaluation = Evaluation(prepared, observed.roots, observed.emitted, batch.rows, roots_xor=observed.roots_xor)
         tracked = [failed for failed in observed.failures if failed.anchor is not None]
         if tracked:
-            rows = evaluation.failed = _one_per_tree(tracked)
+            rows = _one_per_tree(tracked)
             evaluation.incomplete = batch.rows.sparkSession.createDataFrame(
                 pa.Table.from_pylist(rows, schema=INCOMPLETE)
             )
             evaluation.incomplete_count = len(rows)
+            # a tree has no leaf when its failed shares XOR to the whole root
+            evaluation.has_siblings = any(tree["ack_val"] != tree[ANCHOR] for tree in rows)
         return evaluation
 
 
@@ -249,11 +252,6 @@ def _for_sink(leaves: DataFrame) -> DataFrame:
 def without_trees(leaves: DataFrame, incomplete: DataFrame) -> DataFrame:
     """The leaves of all other trees; rows that are not tracked stay."""
     return leaves.join(F.broadcast(incomplete.select(ANCHOR)), ANCHOR, "left_anti")
-
-
-def _has_siblings(failed: list[dict[str, Any]]) -> bool:
-    """Tell whether a tree that failed may have leaves: it has none when its failed shares XOR to the whole root."""
-    return any(tree["ack_val"] != tree[ANCHOR] for tree in failed)
 
 
 def _usable(failures: list[Failed]) -> bool:

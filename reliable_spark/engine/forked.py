@@ -124,9 +124,9 @@ class ForkedTask:
         return pa.ipc.open_stream(body).read_next_batch()
 
     def _given_up(self, row: pa.RecordBatch, crash: WorkerCrash) -> pa.RecordBatch:
-        failure = self.task._failure_of(type(crash).__qualname__, str(crash), "", True)
+        failure = self.task.failure_of(type(crash).__qualname__, str(crash), "", True)
         empty = [pa.array([], type=output.type) for output in self.task.output]
-        return self.task._lay_out(row, Answers(np.empty(0, dtype=np.int64), empty, {0: failure}))
+        return self.task.lay_out(row, Answers(np.empty(0, dtype=np.int64), empty, {0: failure}))
 
 
 def _read_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[deque[pa.RecordBatch]]:

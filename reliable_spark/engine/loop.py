@@ -21,7 +21,6 @@ only: step 3 is its first and last effect. Upkeep comes between batches and chan
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -44,8 +43,6 @@ from reliable_spark.sinks.base import Delivery, LastBatch, Prepared, Sink
 UPKEEP_BATCHES: Final = 100
 """After how many batches the ledger's tables are compacted."""
 
-log = logging.getLogger("reliable_spark")
-
 
 class Loop:
     """Runs batches against one ledger and one sink, one at a time.
@@ -61,8 +58,7 @@ class Loop:
     def __init__(self, batches: Batches, ledger: Ledger, sink: Sink, settings: Settings, clock: Clock) -> None:
         self.batches, self.ledger, self.sink = batches, ledger, sink
         self.settings, self.clock = settings, clock
-        attempts = 1 if settings.delivery == "at_most_once" else settings.max_attempts
-        self.policy = RetryPolicy(attempts, settings.backoff_initial_s, settings.backoff_max_s)
+        self.policy = retry_policy(settings)
         self.phase_s = clock.now().timestamp()
         self.lock = threading.RLock()
         self._error: BaseException | None = None
@@ -270,6 +266,12 @@ class Loop:
         room = max(0, 2 * high_water + 1 - held)
         now, timeout_s = self.clock.now(), self.settings.message_timeout_s
         return Moment(batch_id, begun_at, now, self.policy, timeout_s, self.phase_s, room)
+
+
+def retry_policy(settings: Settings) -> RetryPolicy:
+    """How often and when a tree is tried again; at most once means one attempt."""
+    attempts = 1 if settings.delivery == "at_most_once" else settings.max_attempts
+    return RetryPolicy(attempts, settings.backoff_initial_s, settings.backoff_max_s)
 
 
 def last_batch(ledger: Ledger) -> LastBatch:

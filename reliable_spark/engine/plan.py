@@ -7,7 +7,7 @@ others read is materialised and hands each of them its own share, as Storm deliv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -97,8 +97,7 @@ def needs_tracing(node: Node) -> bool:
     """Tell whether every batch has to be folded per tree: rows may be lost, copied or branch."""
     if any(isinstance(each.step, Transform) for each in walk(node)):
         return True
-    readers = Counter(id(parent) for each in walk(node) for parent in each.inputs)
-    return any(count > 1 for count in readers.values())
+    return _branches(node)
 
 
 def may_fail(node: Node, level: int) -> bool:
@@ -110,8 +109,16 @@ def may_fail(node: Node, level: int) -> bool:
 def may_split(node: Node) -> bool:
     """Tell whether a row may become several, so that a part of its tree can fail while another is a leaf."""
     splitting = RunBolt | Explode | JoinStatic | Aggregate | Transform
-    readers = Counter(id(parent) for each in walk(node) for parent in each.inputs)
-    return any(isinstance(each.step, splitting) for each in walk(node)) or max(readers.values(), default=0) > 1
+    return any(isinstance(each.step, splitting) for each in walk(node)) or _branches(node)
+
+
+def _branches(node: Node) -> bool:
+    """Tell whether a node is read by more than one other."""
+    return max(_readers(walk(node)).values(), default=0) > 1
+
+
+def _readers(nodes: Iterable[Node]) -> Counter[int]:
+    return Counter(id(parent) for each in nodes for parent in each.inputs)
 
 
 def compile_plan(
@@ -129,7 +136,7 @@ def compile_plan(
         The frame that the node stands for, with lineage columns.
     """
     inside = _inside(node, given)
-    readers = Counter(id(parent) for each in inside for parent in each.inputs)
+    readers = _readers(inside)
     made: dict[int, DataFrame] = {}
     served: Counter[int] = Counter()
 

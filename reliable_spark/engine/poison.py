@@ -107,12 +107,10 @@ class Search:
 
     Attributes:
         evaluator: the query's, with guards on.
-        found_max: more poison than this is not about single rows any more.
         probes: how many parts were evaluated.
     """
 
     evaluator: Evaluator
-    found_max: float
     probes: int = 0
 
     def among(self, rows: DataFrame, error: Exception, depth: int = 0) -> Iterator[tuple[int, Exception]]:
@@ -167,18 +165,17 @@ def poison_rows(evaluator: Evaluator, batch: Batch, bad_ratio_max: float | None)
     """
     rows = batch.rows.localCheckpoint(eager=True)
     found_max = rows.count() * bad_ratio_max if bad_ratio_max is not None else float("inf")
-    search = Search(evaluator, found_max)
+    search = Search(evaluator)
     without_rows = evaluator.alone(rows.limit(0))
     if without_rows is not None:
         raise OperatingError(
             f"batch {batch.batch_id} fails even without any row: {': '.join(explain(without_rows))}"
         ) from without_rows
     whole = evaluator.alone(rows)
-    found: list[dict[str, Any]] = []
+    found: list[tuple[int, tuple[Any, ...]]] = []
     for anchor, error in search.among(rows, whole) if whole is not None else ():
         error_class, text = explain(error)
-        failure = {"bolt": None, "error_class": error_class, "error": text, "traceback": None, "retry": True}
-        found.append({ANCHOR: anchor, FAILURE: failure})
+        found.append((anchor, (None, error_class, text, None, True)))
         if len(found) > max(1.0, found_max):
             raise TooManyFailures(
                 f"more than {bad_ratio_max:.0%} of the rows of batch {batch.batch_id} stop the job, the last one "
@@ -186,5 +183,5 @@ def poison_rows(evaluator: Evaluator, batch: Batch, bad_ratio_max: float | None)
             )
     release(rows)
     schema = T.StructType([T.StructField(ANCHOR, T.LongType()), T.StructField(FAILURE, FAILURE_TYPE)])
-    poison: DataFrame = rows.sparkSession.createDataFrame([tuple(row.values()) for row in found], schema)
+    poison: DataFrame = rows.sparkSession.createDataFrame(found, schema)
     return poison

@@ -13,13 +13,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
 from reliable_spark.clock import Clock
-from reliable_spark.core.retries import RetryPolicy
 from reliable_spark.engine.batch import Source
 from reliable_spark.engine.batches import SparkBatches
 from reliable_spark.engine.checkpoint import Checkpoint
 from reliable_spark.engine.evaluation import Evaluator
 from reliable_spark.engine.exits import PlainExits
-from reliable_spark.engine.loop import Loop, last_batch
+from reliable_spark.engine.loop import Loop, last_batch, retry_policy
 from reliable_spark.engine.outcome import Outcome
 from reliable_spark.engine.plan import Node, compile_plan, may_fail, needs_tracing, spouts
 from reliable_spark.engine.progress import Progress
@@ -55,7 +54,7 @@ class Job:
     clock: Clock
 
 
-def prepare_loop(job: Job, *, streaming: bool) -> Loop:
+def prepare_loop(job: Job, source: Source, *, streaming: bool) -> Loop:
     """Open the ledger and the sink, and check that they fit the graph, before anything runs.
 
     Raises:
@@ -72,7 +71,6 @@ def prepare_loop(job: Job, *, streaming: bool) -> Loop:
                 if not streaming
                 else "start() takes a streaming DataFrame: use run() for a static one"
             )
-    source = Source.of_node(job.node)
     settings, spark = job.settings, source.spark
     sink = resolve_sink(job.sink, spark, settings.delivery, job.ledger)
     ackers = spark.sparkContext.defaultParallelism if settings.ackers is None else settings.ackers
@@ -105,12 +103,9 @@ def _rounds(job: Job, evaluator: Evaluator) -> BackoffRounds | None:
     """What stands above an aggregate has to be answered before it; no single job can do that."""
     if not job.node.barriers:
         return None
-    settings = job.settings
-    attempts = 1 if settings.delivery == "at_most_once" else settings.max_attempts
-    policy = RetryPolicy(attempts, settings.backoff_initial_s, settings.backoff_max_s)
     levels = range(len(job.node.barriers) + 1)
     evaluator.must_trace = needs_tracing(job.node) or any(may_fail(job.node, level) for level in levels)
-    return BackoffRounds(policy, settings.message_timeout_s, job.clock)
+    return BackoffRounds(retry_policy(job.settings), job.settings.message_timeout_s, job.clock)
 
 
 def _empty_leaves(evaluator: Evaluator, source: Source) -> DataFrame:
@@ -131,8 +126,9 @@ def run(job: Job) -> Outcome:
     Guarantee: on return the ledger balances with nothing pending. A run that was interrupted is gone on
     with: what its ledger has settled is not run again.
     """
-    loop = prepare_loop(job, streaming=False)
-    ledger, source = loop.ledger, Source.of_node(job.node)
+    source = Source.of_node(job.node)
+    loop = prepare_loop(job, source, streaming=False)
+    ledger = loop.ledger
     try:
         with Progress.of(loop, "rows"):
             if not ledger.is_run_settled():
@@ -277,8 +273,8 @@ class Query:
 
 def start(job: Job, trigger: dict[str, Any]) -> Query:
     """Start a streaming query; its checkpoint lies inside the ledger's directory."""
-    loop = prepare_loop(job, streaming=True)
-    frame = Source.of_node(job.node).frame
+    source = Source.of_node(job.node)
+    loop, frame = prepare_loop(job, source, streaming=True), source.frame
     checkpoint = Checkpoint(frame.sparkSession, checkpoint_path(job.ledger))
 
     def begin(query: Query) -> StreamingQuery:

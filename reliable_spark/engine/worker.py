@@ -96,7 +96,7 @@ class BoltTask:
         context = BatchContext(batch.column(MESSAGE_ID), batch.column(ATTEMPT))
         by_row = self.bolt.kind == "row"
         answers = self._run_rows(rows, context) if by_row else self._run_batch(rows, context, 0)
-        return self._lay_out(batch, answers)
+        return self.lay_out(batch, answers)
 
     def _run_rows(self, rows: pa.RecordBatch, context: BatchContext) -> Answers:
         function, failures = self.bolt.function, {}
@@ -106,7 +106,7 @@ class BoltTask:
             try:
                 result = function(row)
                 if result is HOLD:
-                    failures[position] = self._failure_of(HELD, "held: neither acked nor failed", "", True)
+                    failures[position] = self.failure_of(HELD, "held: neither acked nor failed", "", True)
                     continue
                 made = children_of(result)
             except (Exception, SystemExit) as error:
@@ -182,9 +182,10 @@ class BoltTask:
         own_frames_skipped = error.__traceback__.tb_next if error.__traceback__ else None
         trace = "".join(traceback.format_exception(type(error), error, own_frames_skipped))
         message = error.args[0] if isinstance(error, KeyError) and error.args else error
-        return self._failure_of(type(error).__qualname__, _safe_text(message), trace, self.bolt.is_retryable(error))
+        return self.failure_of(type(error).__qualname__, _safe_text(message), trace, self.bolt.is_retryable(error))
 
-    def _failure_of(self, error_class: str, error: str, trace: str, retry: bool) -> Failure:
+    def failure_of(self, error_class: str, error: str, trace: str, retry: bool) -> Failure:
+        """One failed row; its text is dropped when the task has said enough already."""
         record = {
             "bolt": self.bolt.name,
             "error_class": error_class,
@@ -197,7 +198,8 @@ class BoltTask:
             return {**record, "error_class": OVERFLOW, "error": "", "traceback": ""}
         return record
 
-    def _lay_out(self, batch: pa.RecordBatch, answers: Answers) -> pa.RecordBatch:
+    def lay_out(self, batch: pa.RecordBatch, answers: Answers) -> pa.RecordBatch:
+        """The answers as rows: children with their parents' lineage, and one row per childless or failed parent."""
         counts = np.bincount(answers.parents, minlength=batch.num_rows).astype(np.int64)
         counts[list(answers.failures)] = 0
         childless = np.flatnonzero(counts == 0)

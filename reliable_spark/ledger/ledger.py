@@ -83,16 +83,19 @@ class Ledger:
     names the versions of the others that belong to it; opening undoes what came after them.
 
     Args:
-        tables: where its tables are; they exist.
+        path: where it lies, for messages and for Spark.
+        payload: the struct type of the source row.
+        tables: its tables; they exist.
+        lock: keeps others out until `close`.
     """
 
-    def __init__(self, path: str, tables: Tables, lock: WriterLock | None = None) -> None:
+    def __init__(self, path: str, payload: pa.DataType, tables: Tables, lock: WriterLock | None = None) -> None:
         self.path, self._writer_lock = path, lock
         self.lock = threading.RLock()
-        self._batches, self._pending, self._dead_letters = (
-            tables.open(name) for name in ("batches", "pending", "dead_letters")
-        )
+        self._batches = tables.open("batches")
         self.ledger_id = check_version(self._batches)["ledger_id"]
+        self._pending, self._dead_letters = tables.open("pending"), tables.open("dead_letters")
+        _check_payload(self._pending, payload)
         rows = self._batches.read().sort_by("batch_id")
         self.last: dict[str, Any] | None = rows.slice(rows.num_rows - 1).to_pylist()[0] if rows.num_rows else None
         self._sums: Counter[str] = Counter(sums_of(rows))
@@ -132,9 +135,7 @@ class Ledger:
             tables.create("dead_letters", dead_letters_schema(payload))
             tables.create("journal", JOURNAL)
             tables.create("batches", BATCHES, identity)
-        check_version(tables.open("batches"))
-        _check_payload(tables.open("pending"), payload)
-        return cls(path, tables, lock)
+        return cls(path, payload, tables, lock)
 
     def close(self) -> None:
         """Let another query open the ledger."""

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from reliable_spark.errors import ReliableSparkError, SinkError, nearest
 from reliable_spark.sinks.base import Delivery, LastBatch, Prepared
+from reliable_spark.sinks.files import located
 
 
 class DeltaSink:
@@ -43,7 +44,7 @@ class DeltaSink:
         self._schema: Any = None
 
     def open(self, rows: DataFrame) -> None:
-        """Compare the rows' columns with the table's; a table that is not there yet is made by the first batch.
+        """Compare the rows' columns with the table's; a table that is not there yet is made by `bind`.
 
         Raises:
             SinkError: the path holds something else, or a table that these rows do not fit into.
@@ -140,8 +141,8 @@ class DeltaSink:
             return None
         for action in last.actions:
             added = self._delta().actions.Action.fromJson(action)
-            place = self._path(f"{self.path.rstrip('/')}/{added.pathAsUri().getPath()}")
-            if not self._files(place).exists(place):
+            files, place = located(self._spark, f"{self.path.rstrip('/')}/{added.pathAsUri().getPath()}")
+            if not files.exists(place):
                 raise SinkError(
                     f"batch {last.batch_id} is settled, but its file {place.getName()} was deleted before it was "
                     f"committed to {self.path} (VACUUM?): its rows have to be written again from the source, with a "
@@ -230,8 +231,7 @@ class DeltaSink:
 
     def _refuse_other_files(self) -> None:
         """Refuse a path where something else lies: a table made over it would own those files."""
-        place = self._path(self.path)
-        files = self._files(place)
+        files, place = located(self._spark, self.path)
         if not files.exists(place):
             return
         if not files.getFileStatus(place).isDirectory():
@@ -245,12 +245,6 @@ class DeltaSink:
 
     def _snapshot(self) -> Any:
         return self._log().update(False, self._none(), self._none())
-
-    def _path(self, place: str) -> Any:
-        return self._jvm().org.apache.hadoop.fs.Path(place)
-
-    def _files(self, place: Any) -> Any:
-        return place.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
 
     def _jvm(self) -> Any:
         return self._spark._jvm

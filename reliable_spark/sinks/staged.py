@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 
 from reliable_spark.errors import ReliableSparkError, SinkError
 from reliable_spark.sinks.base import Delivery, LastBatch, Prepared, call
+from reliable_spark.sinks.files import located
 
 
 class StagedFunctionSink:
@@ -42,8 +43,7 @@ class StagedFunctionSink:
     def bind(self, query_id: str, last: LastBatch) -> None:
         """Remove what was staged for batches that were never settled."""
         wanted = {json.loads(action).get("staged") for action in last.actions}
-        place = self._path(self._directory)
-        files = self._files(place)
+        files, place = located(self._spark, self._directory)
         if files.exists(place):
             for status in files.listStatus(place):
                 if status.getPath().getName() not in wanted:
@@ -53,8 +53,8 @@ class StagedFunctionSink:
         """The last settled batch, as long as its files are there: they are deleted when the function is done."""
         if not last.actions:
             return None
-        place = self._path(self._place(last.actions))
-        return Prepared(actions=last.actions) if self._files(place).exists(place) else None
+        files, place = located(self._spark, self._place(last.actions))
+        return Prepared(actions=last.actions) if files.exists(place) else None
 
     def prepare(self, rows: DataFrame) -> Prepared:
         """Write the rows to the staging directory; this is their one evaluation."""
@@ -83,15 +83,8 @@ class StagedFunctionSink:
 
     def discard(self, prepared: Prepared) -> None:
         """Delete the staged rows."""
-        place = self._path(self._place(prepared.actions))
-        self._files(place).delete(place, True)
+        files, place = located(self._spark, self._place(prepared.actions))
+        files.delete(place, True)
 
     def _place(self, actions: tuple[str, ...]) -> str:
         return f"{self._directory}/{json.loads(actions[0])['staged']}"
-
-    def _path(self, place: str) -> Any:
-        java: Any = self._spark._jvm
-        return java.org.apache.hadoop.fs.Path(place)
-
-    def _files(self, place: Any) -> Any:
-        return place.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
