@@ -15,7 +15,7 @@ from reliable_spark.clock import Clock, SystemClock
 from reliable_spark.engine.columns import ANCHOR, LINEAGE, TUPLE_ID
 from reliable_spark.engine.definition import (
     analysed,
-    empty_like,
+    empty,
     expand_stars,
     output_schema,
     refuse_generators,
@@ -311,7 +311,7 @@ class AnchoredFrame:
             raise UsageError("a ledger directory is needed: it is where every row's answer is kept")
         if settings is None:
             settings = Settings.from_spark(self._empty.sparkSession)
-        return Job(self._node, sink, absolute(ledger), settings, clock or SystemClock())
+        return Job(self._node, self.schema, sink, absolute(ledger), settings, clock or SystemClock())
 
     # ------------------------------------------------------------------------------------------ building
 
@@ -322,17 +322,18 @@ class AnchoredFrame:
         """Add a step to the graph, after trying it on the empty frame."""
         frames = [self, *([other] if other else [])]
         node = Node(operator, tuple(frame._node for frame in frames))
-        empty = analysed(operator.name, self.columns, lambda: tried(operator, [f._empty for f in frames]))
-        refuse_generators(operator, empty)
-        missing = [name for name in (ANCHOR, TUPLE_ID) if name not in empty.columns]
+        tried_frame = analysed(operator.name, self.columns, lambda: tried(operator, [f._empty for f in frames]))
+        refuse_generators(operator, tried_frame)
+        missing = [name for name in (ANCHOR, TUPLE_ID) if name not in tried_frame.columns]
         if missing:
             raise UsageError(f"{operator.name}(): the result has no column {missing[0]!r}; keep the lineage columns")
-        check_reserved(user_columns(empty))
-        names = [name.lower() for name in empty.columns]
+        check_reserved(user_columns(tried_frame))
+        names = [name.lower() for name in tried_frame.columns]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise ColumnError(f"{operator.name}(): column {twice[0]!r} would be there twice: rename one of them")
-        return AnchoredFrame(node, empty_like(empty, empty.schema))
+        # without a memory of how it was made
+        return AnchoredFrame(node, empty(tried_frame.sparkSession, tried_frame.schema))
 
 
 def _exceptions(name: str, given: Any) -> tuple[type[BaseException], ...]:

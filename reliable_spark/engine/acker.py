@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from reliable_spark.core.acker import Folded, Trees, Verdict, merge
 from reliable_spark.engine.columns import ANCHOR, FAILURE, HELD, TUPLE_ID
-from reliable_spark.engine.lineage import FAILURE_TYPE, column, no_failure
+from reliable_spark.engine.lineage import FAILURE_TYPE, column
 from reliable_spark.ledger.counts import LOST
 
 FAILED: Final = "failed"
@@ -64,7 +64,7 @@ def incomplete_trees(
 
 def _messages(units: DataFrame, leaves: DataFrame, gone: list[DataFrame], may_copy: bool) -> DataFrame:
     def message(frame: DataFrame, init: bool) -> DataFrame:
-        reason = column(FAILURE) if FAILURE in frame.columns else no_failure()
+        reason = column(FAILURE) if FAILURE in frame.columns else F.lit(None).cast(FAILURE_TYPE)
         held = F.coalesce(reason["error_class"] == HELD, F.lit(False))
         answered = reason.isNull()
         return frame.where(column(ANCHOR).isNotNull()).select(

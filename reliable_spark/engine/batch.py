@@ -22,7 +22,7 @@ from reliable_spark.engine.columns import (
     SPOUT,
     TUPLE_ID,
 )
-from reliable_spark.engine.lineage import column, message_id_text, replay_id, root_id
+from reliable_spark.engine.lineage import column, literal, message_id_text, replay_id, root_id
 from reliable_spark.engine.plan import Node, Spout, spouts
 from reliable_spark.errors import ColumnError, SchemaError
 from reliable_spark.ledger.schema import storable
@@ -104,26 +104,25 @@ class Source:
         Args:
             frame: rows with the columns of `self.frame`.
         """
-        anchor, message_id = F.lit(None).cast("long"), F.lit(None).cast("string")
-        for spout in reversed(self.spouts):
-            own_anchor = root_id(spout.name, spout.message_id, spout.frame.schema)
-            own_id = message_id_text(spout.message_id, spout.frame.schema)
-            if len(self.spouts) == 1:
-                anchor, message_id = own_anchor, own_id
-            else:
-                is_own = column(SPOUT) == spout.name
-                anchor = F.when(is_own, own_anchor).otherwise(anchor)
-                message_id = F.when(is_own, own_id).otherwise(message_id)
-        spout_name = column(SPOUT) if len(self.spouts) > 1 else F.lit(self.spouts[0].name)
-        return frame.select(
-            *(column(name) for name in self.columns),
-            anchor.alias(ANCHOR),
-            anchor.alias(TUPLE_ID),
-            F.lit(1).cast("int").alias(ATTEMPT),
-            message_id.alias(MESSAGE_ID),
-            spout_name.alias(SPOUT),
-            F.lit(None).cast("timestamp").alias(FIRST_SEEN_AT),
+        anchors = [root_id(spout.name, spout.message_id, spout.frame.schema) for spout in self.spouts]
+        message_ids = [message_id_text(spout.message_id, spout.frame.schema) for spout in self.spouts]
+        anchor = self._of_each_spout(anchors)
+        return frame.selectExpr(
+            "*",
+            f"{anchor} AS {ANCHOR}",
+            f"{anchor} AS {TUPLE_ID}",
+            f"1 AS {ATTEMPT}",
+            f"{self._of_each_spout(message_ids)} AS {MESSAGE_ID}",
+            *([f"{literal(self.spouts[0].name)} AS {SPOUT}"] if len(self.spouts) == 1 else []),
+            f"CAST(NULL AS TIMESTAMP) AS {FIRST_SEEN_AT}",
         )
+
+    def _of_each_spout(self, expressions: Sequence[str]) -> str:
+        """The expression of the spout that a row comes from."""
+        if len(expressions) == 1:
+            return expressions[0]
+        cases = zip(self.spouts, expressions, strict=True)
+        return f"CASE {' '.join(f'WHEN {_is_from(spout)} THEN {own}' for spout, own in cases)} END"
 
     def next_attempt(self, pending: DataFrame) -> DataFrame:
         """Give pending trees the roots of their next attempt.
@@ -132,7 +131,7 @@ class Source:
             pending: rows of the ledger's `pending` table.
         """
         raised = pending.withColumn(ATTEMPT, (column("attempt") + 1).cast("int")).withColumn(ANCHOR, column("anchor"))
-        anchored = raised.withColumn(ANCHOR, replay_id())
+        anchored = raised.withColumn(ANCHOR, F.expr(replay_id()))
         values = [
             F.col("payload").getField(field.name).cast(nullable(field.dataType)).alias(field.name)
             for field in self.payload.fields
@@ -149,8 +148,14 @@ class Source:
 
     def of_spout(self, rows: DataFrame, spout: Spout) -> DataFrame:
         """The rows of one spout with its own columns and the lineage columns."""
-        own = rows if len(self.spouts) == 1 else rows.where(column(SPOUT) == spout.name)
+        if len(self.spouts) == 1:
+            return rows.drop(SPOUT, FIRST_SEEN_AT)
+        own = rows.where(_is_from(spout))
         return own.select(*(column(name) for name in spout.frame.columns), *LINEAGE)
+
+
+def _is_from(spout: Spout) -> str:
+    return f"{SPOUT} = {literal(spout.name)}"
 
 
 def _with_own_names(spouts: Sequence[Spout]) -> list[Spout]:

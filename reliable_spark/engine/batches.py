@@ -20,10 +20,12 @@ from reliable_spark.engine.answers import (
     with_payloads,
 )
 from reliable_spark.engine.causes import Blame, blame, explain
-from reliable_spark.engine.evaluation import Evaluation, Isolation
+from reliable_spark.engine.evaluation import Evaluation
+from reliable_spark.engine.failures import Known
 from reliable_spark.engine.poison import explained, poison_rows
 from reliable_spark.engine.protocol import Batch, Evaluated
 from reliable_spark.engine.quiet import quiet
+from reliable_spark.engine.rounds import once_in_rounds
 from reliable_spark.engine.tracing import Tracer
 from reliable_spark.errors import OperatingError, TooManyFailures
 from reliable_spark.settings import Settings
@@ -92,16 +94,15 @@ class SparkBatches:
 
     def _evaluate_isolating(self, batch: Batch) -> Evaluated:
         try:
-            return self._evaluate(batch, None)
+            return self._evaluate(batch)
         except Exception as error:
             self._refuse_unless_about_rows(batch, error)
         try:
-            return self._evaluate(batch, Isolation())
+            return self._evaluate(batch, is_isolated=True)
         except Exception as error:
             self._refuse_unless_about_rows(batch, error)
         limit = None if batch.kind == "replay" else self.settings.max_bad_ratio
-        poison = poison_rows(self.evaluator, batch, limit)
-        return self._evaluate(batch, Isolation(poison))
+        return self._evaluate(batch, is_isolated=True, poison=poison_rows(self.evaluator, batch, limit))
 
     def _refuse_unless_about_rows(self, batch: Batch, error: Exception) -> None:
         """Raise what isolating rows would not mend."""
@@ -117,19 +118,26 @@ class SparkBatches:
             ) from error
         log.warning("batch %d: a row has stopped the job (%s); it is looked for", batch.batch_id, error_class)
 
-    def _evaluate(self, batch: Batch, isolation: Isolation | None) -> Evaluated:
-        self.evaluator.isolation = isolation
+    def _evaluate(
+        self, batch: Batch, *, is_isolated: bool = False, poison: dict[int, Known] | None = None
+    ) -> Evaluated:
+        self.evaluator.is_isolated, self.evaluator.known = is_isolated, poison or {}
         try:
             with quiet():
                 return self._once_or_traced(batch)
         finally:
-            self.evaluator.isolation = None
+            self.evaluator.is_isolated, self.evaluator.known = False, {}
 
     def _once_or_traced(self, batch: Batch) -> Evaluated:
         if self.evaluator.ackers == 0:
             return _evaluated(self.evaluator.untracked(batch))
         if not self.evaluator.must_trace:
-            evaluation = self.evaluator.once(batch, DRIVER_ROWS_MAX)
+            rounds = self.tracer.rounds
+            evaluation = (
+                once_in_rounds(self.evaluator, rounds, batch, DRIVER_ROWS_MAX)
+                if rounds
+                else self.evaluator.once(batch, DRIVER_ROWS_MAX)
+            )
             if evaluation is not None:
                 self._guard(batch, evaluation)
                 evaluated = self._with_trees(evaluation)

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from reliable_spark.engine.columns import LINEAGE
 from reliable_spark.engine.evaluation import EvaluationContext
 from reliable_spark.engine.exits import PlainExits
 from reliable_spark.engine.lineage import column
@@ -162,14 +161,13 @@ def trigger_options(trigger: dict[str, Any] | str | None) -> dict[str, Any]:
     raise UsageError(f"a trigger is a dict, a processing time or 'availableNow', not {type(trigger).__name__}")
 
 
-def empty_like(frame: DataFrame, schema: T.StructType) -> DataFrame:
-    """An empty frame with that schema, in the same session, that remembers nothing of how it was made."""
-    return frame.sparkSession.createDataFrame([], schema)
-
-
-def users(schema: T.StructType) -> T.StructType:
-    """The user's part of a schema."""
-    return T.StructType([field for field in schema.fields if field.name not in LINEAGE])
+def empty(spark: SparkSession, schema: T.StructType) -> DataFrame:
+    """An empty frame with this schema, made in a fraction of the time that `createDataFrame` takes."""
+    if not hasattr(spark, "_jsparkSession"):
+        return spark.createDataFrame([], schema)
+    classic: Any = spark
+    java = classic._jsparkSession
+    return DataFrame(java.createDataFrame(classic._jvm.java.util.ArrayList(), java.parseDataType(schema.json())), spark)
 
 
 def _first_line(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -11,38 +11,29 @@ from pyspark.sql import functions as F
 
 from reliable_spark.engine import guard
 from reliable_spark.engine.batch import Source
-from reliable_spark.engine.columns import (
-    ANCHOR,
-    FAILURE,
-    HELD,
-    LINEAGE,
-    MESSAGE_ID,
-    NULL_MESSAGE_ID,
-    OVERFLOW,
-    RAISED,
+from reliable_spark.engine.columns import ANCHOR, ATTEMPT, FAILURE, LINEAGE, NULL_MESSAGE_ID, RAISED
+from reliable_spark.engine.exits import Exits, Leaving, Observed, ObservedExits, PlainExits
+from reliable_spark.engine.failures import (
+    INCOMPLETE,
+    Known,
+    Tree,
+    are_usable,
+    has_siblings,
+    known_table,
+    one_per_tree,
 )
-from reliable_spark.engine.exits import Exits, Failed, Observed, ObservedExits, PlainExits
 from reliable_spark.engine.jobs import Stages
-from reliable_spark.engine.lineage import column, failure, user_columns
+from reliable_spark.engine.lineage import failure, is_null, literal
 from reliable_spark.engine.operators import FAILURE_BYTES_MAX
 from reliable_spark.engine.plan import Node, compile_plan, may_fail, may_split, needs_tracing, spouts
 from reliable_spark.engine.protocol import Batch
 from reliable_spark.engine.static_side import StaticSide
-from reliable_spark.engine.worker import FAILURE_ARROW
 from reliable_spark.sinks.base import Prepared, Sink
 from reliable_spark.sinks.function import release
 
 RAISED_REASON: Final = "Spark raised an error for this row"
-
-INCOMPLETE: Final = pa.schema(
-    [
-        (ANCHOR, pa.int64()),
-        ("ack_val", pa.int64()),
-        ("status", pa.string()),
-        ("attempts", pa.int32()),
-        (FAILURE, FAILURE_ARROW),
-    ]
-)
+NULL_REASON: Final = "the row has no message id: every id column is null"
+_KNOWN_ATTEMPT: Final = "__rs_known_attempt"
 
 
 @dataclass
@@ -59,7 +50,7 @@ class Evaluation:
         duplicates: rows that share their message id with an earlier row of the batch.
         retried: attempts that failed and were repeated within the evaluation.
         roots_xor: XOR of the root ids that were evaluated; None when `source` is those very rows.
-        has_siblings: whether a tree of `incomplete` may have leaves; known where the driver has those trees.
+        trees: the rows of `incomplete`, where the driver has them.
     """
 
     prepared: Prepared
@@ -72,7 +63,7 @@ class Evaluation:
     duplicates: int = 0
     retried: int = 0
     roots_xor: int | None = None
-    has_siblings: bool = False
+    trees: list[Tree] = field(default_factory=list)
 
 
 @dataclass
@@ -90,9 +81,8 @@ class EvaluationContext:
         marked = guard.guarded(before, after) if self.isolated else None
         if marked is None:
             return after
-        raised = column(guard.RAISED)
-        why = F.when(raised, failure(name, RAISED, RAISED_REASON, True))
-        return self.exits.leave(marked, raised, why, level).drop(guard.RAISED)
+        why = failure(name, RAISED, literal(RAISED_REASON), True)
+        return self.exits.leave(marked, Leaving(guard.RAISED, why, level, [guard.RAISED]))
 
     def static(self, side: StaticSide) -> DataFrame:
         """The numbered static side, read and numbered once per query."""
@@ -100,19 +90,6 @@ class EvaluationContext:
             frame = side.numbered()
             self.statics[id(side)] = frame.localCheckpoint(eager=True) if self.numbered else frame
         return self.statics[id(side)]
-
-
-@dataclass(frozen=True)
-class Isolation:
-    """How a batch is evaluated when one of its rows has stopped the job before.
-
-    Every projection is guarded and every Python bolt runs in children of its worker, so that such a row fails.
-
-    Attributes:
-        poison: (_anchor, _failure) of rows that are known to stop it nevertheless: they fail as they come in.
-    """
-
-    poison: DataFrame | None = None
 
 
 class Evaluator:
@@ -124,39 +101,50 @@ class Evaluator:
         sink: where leaves go.
         ackers: how many groups fold trees; 0 means no tracking.
         whole_trees: withhold the leaves of trees that are not complete (exactly_once).
+
+    Attributes:
+        is_isolated: a row of the batch has stopped the job before: every projection is guarded and every Python bolt
+            runs in children of its worker, so that such a row fails.
+        known: what is known of the batch's rows, by anchor.
     """
 
     def __init__(self, node: Node, source: Source, sink: Sink, ackers: int, whole_trees: bool = False) -> None:
         self.node, self.source, self.sink, self.ackers = node, source, sink, ackers
         self.whole_trees = whole_trees
         self.statics: dict[int, DataFrame] = {}
-        self.isolation: Isolation | None = None
+        self.is_isolated = False
+        self.known: dict[int, Known] = {}
         self._spouts = list(zip(spouts(node), source.spouts, strict=True))
         self.must_trace = needs_tracing(node)
+        self._counts_rare = False
         self._expects_siblings = whole_trees and not node.barriers and may_split(node) and may_fail(node, 0)
 
     def context(self, exits: Exits, failure_bytes_max: int | None) -> EvaluationContext:
         """A context that shares the query's static sides."""
-        return EvaluationContext(exits, failure_bytes_max, self.statics, isolated=self.isolation is not None)
+        return EvaluationContext(exits, failure_bytes_max, self.statics, isolated=self.is_isolated)
 
     def given(self, rows: DataFrame, exits: Exits) -> dict[int, DataFrame]:
-        """The roots of each spout; rows without a message id leave at once, dead, and known poison fails."""
+        """The roots of each spout; rows without a message id leave at once, dead, and so do those known to fail."""
         frames = {}
         for node, spout in self._spouts:
             roots = self.source.of_spout(rows, spout)
+            without_id = is_null(spout.message_id)
             if isinstance(exits, ObservedExits):
-                roots = exits.roots(roots)
-            why = failure(spout.name, NULL_MESSAGE_ID, "the row has no message id: every id column is null", False)
-            is_null = column(MESSAGE_ID).isNull()
-            frames[id(node)] = self._without_poison(exits.leave(roots, is_null, F.when(is_null, why), 0), exits)
+                roots = exits.roots(roots, without_id)
+            leaving = Leaving(without_id, failure(spout.name, NULL_MESSAGE_ID, literal(NULL_REASON), False))
+            identified = leaving.stay(roots) if exits.skips_rare() else exits.leave(roots, leaving)
+            frames[id(node)] = self._as_known(identified, exits)
         return frames
 
-    def _without_poison(self, roots: DataFrame, exits: Exits) -> DataFrame:
-        if self.isolation is None or self.isolation.poison is None:
+    def _as_known(self, roots: DataFrame, exits: Exits) -> DataFrame:
+        if not self.known:
             return roots
-        marked = roots.join(F.broadcast(self.isolation.poison), ANCHOR, "left")
-        is_poison = column(FAILURE).isNotNull()
-        return exits.leave(marked, is_poison, column(FAILURE), 0).select(*map(column, roots.columns))
+        known = self.source.spark.createDataFrame(known_table(self.known)).withColumnRenamed(ATTEMPT, _KNOWN_ATTEMPT)
+        joined = roots.join(F.broadcast(known), ANCHOR, "left")
+        marked = joined.withColumn(ATTEMPT, F.expr(f"coalesce({_KNOWN_ATTEMPT}, {ATTEMPT})"))
+        if not any(row.failure for row in self.known.values()):
+            return marked.drop(_KNOWN_ATTEMPT, FAILURE)
+        return exits.leave(marked, Leaving(f"{FAILURE} IS NOT NULL", FAILURE, drop=[_KNOWN_ATTEMPT, FAILURE]))
 
     def untracked(self, batch: Batch) -> Evaluation:
         """Evaluate without lineage: every row counts as acked, whatever becomes of it."""
@@ -198,7 +186,7 @@ class Evaluator:
             None when that cannot be proved, or when more than the driver can use has failed: nothing is
             visible then, and the batch has to be traced.
         """
-        exits = ObservedExits()
+        exits = ObservedExits(self._counts_rare)
         frames = self.given(batch.rows, exits)
         context = self.context(exits, FAILURE_BYTES_MAX)
         leaves = exits.leaves(compile_plan(self.node, frames, context, lambda frame: frame))
@@ -210,14 +198,18 @@ class Evaluator:
                 prepared = self.sink.prepare(_for_sink(leaves))
         observed = exits.observed()
         proved = observed.complete and observed.xor == 0 and not stages.any_ran_twice()
-        if not proved or len(observed.failures) > failures_max or not _usable(observed.failures):
+        if not proved or len(observed.failures) > failures_max or not are_usable(observed.failures):
             self.sink.discard(prepared)
             release(leaves)
-            return None
+            if proved or not exits.has_skipped:
+                return None
+            # rows have left where hardly any do: from now on they are expected there
+            self._counts_rare = True
+            return self.once(batch, failures_max)
         evaluation = self._conclude(batch, prepared, observed)
         if self._expects_siblings:
             self._prepare_whole(leaves, evaluation)
-        elif self.whole_trees and evaluation.has_siblings:
+        elif self.whole_trees and any(map(has_siblings, evaluation.trees)):
             self.sink.discard(prepared)
             return None
         return evaluation
@@ -233,53 +225,18 @@ class Evaluator:
 
     def _conclude(self, batch: Batch, prepared: Prepared, observed: Observed) -> Evaluation:
         evaluation = Evaluation(prepared, observed.roots, observed.emitted, batch.rows, roots_xor=observed.roots_xor)
-        tracked = [failed for failed in observed.failures if failed.anchor is not None]
-        if tracked:
-            rows = _one_per_tree(tracked)
-            evaluation.incomplete = batch.rows.sparkSession.createDataFrame(
-                pa.Table.from_pylist(rows, schema=INCOMPLETE)
-            )
-            evaluation.incomplete_count = len(rows)
-            # a tree has no leaf when its failed shares XOR to the whole root
-            evaluation.has_siblings = any(tree["ack_val"] != tree[ANCHOR] for tree in rows)
+        trees = evaluation.trees = one_per_tree(observed.failures, self.known)
+        if trees:
+            table = pa.Table.from_pylist(trees, schema=INCOMPLETE)
+            evaluation.incomplete = batch.rows.sparkSession.createDataFrame(table)
+            evaluation.incomplete_count = len(trees)
         return evaluation
 
 
 def _for_sink(leaves: DataFrame) -> DataFrame:
-    return leaves.select(*map(column, user_columns(leaves)))
+    return leaves.drop(*LINEAGE)
 
 
 def without_trees(leaves: DataFrame, incomplete: DataFrame) -> DataFrame:
     """The leaves of all other trees; rows that are not tracked stay."""
     return leaves.join(F.broadcast(incomplete.select(ANCHOR)), ANCHOR, "left_anti")
-
-
-def _usable(failures: list[Failed]) -> bool:
-    """Failures below an aggregate belong to groups, and overflowing ones have no details: both need tracing."""
-    return not any(failed.level or failed.failure["error_class"] == OVERFLOW for failed in failures)
-
-
-def _one_per_tree(failures: list[Failed]) -> list[dict[str, Any]]:
-    """One row per tree: its first failure, or its hold when nothing failed. The ack val is what is outstanding."""
-    trees: dict[int, dict[str, Any]] = {}
-    for failed in failures:
-        assert failed.anchor is not None
-        held = failed.failure["error_class"] == HELD
-        tree = trees.get(failed.anchor)
-        if tree is None:
-            status = HELD if held else "failed"
-            trees[failed.anchor] = {
-                ANCHOR: failed.anchor,
-                "ack_val": failed.tuple_id,
-                "status": status,
-                "attempts": None,
-                FAILURE: {name.name: failed.failure.get(name.name) for name in FAILURE_ARROW},
-            }
-            continue
-        tree["ack_val"] ^= failed.tuple_id
-        if tree["status"] == HELD and not held:
-            tree["status"], tree[FAILURE] = (
-                "failed",
-                {f.name: failed.failure.get(f.name) for f in FAILURE_ARROW},
-            )
-    return list(trees.values())

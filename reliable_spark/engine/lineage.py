@@ -1,4 +1,7 @@
-"""The lineage columns, as Catalyst expressions: nothing here runs Python per row or shuffles.
+"""The lineage columns, as SQL that Catalyst compiles: nothing here runs Python per row or shuffles.
+
+Expressions are text, since each call of a function of `pyspark.sql.functions` asks the JVM several times: building
+the plan of a batch from such calls took ten times as long.
 
 Every tracked row carries the id of its root and a share of that id. A row that becomes k rows splits its
 share into k shares whose XOR is its own, so the XOR of all leaves of a tree is the root's id again, and any
@@ -82,13 +85,18 @@ def check_message_id(schema: T.StructType, message_id: Sequence[str]) -> tuple[s
     return tuple(found)
 
 
-def _text(name: str, schema: T.StructType) -> Column:
+def literal(text: str) -> str:
+    """A text as SQL, whatever is in it and however the session reads string literals."""
+    return f"CAST(X'{text.encode().hex()}' AS STRING)"
+
+
+def _text(name: str, schema: T.StructType) -> str:
     if isinstance(schema[name].dataType, T.BinaryType):
-        return F.hex(column(name))
-    return column(name).cast("string")
+        return f"hex({quoted(name)})"
+    return f"CAST({quoted(name)} AS STRING)"
 
 
-def message_id_text(message_id: Sequence[str], schema: T.StructType) -> Column:
+def message_id_text(message_id: Sequence[str], schema: T.StructType) -> str:
     """The message id as the ledger shows it: the text of one column, a JSON array of several.
 
     Null when every column is null: such a row cannot be told from others and is dead at once.
@@ -96,55 +104,57 @@ def message_id_text(message_id: Sequence[str], schema: T.StructType) -> Column:
     texts = [_text(name, schema) for name in message_id]
     if len(texts) == 1:
         return texts[0]
-    every_part_is_null = F.coalesce(*texts).isNull()
-    return F.when(~every_part_is_null, F.to_json(F.array(*texts)))
+    listed = ", ".join(texts)
+    return f"CASE WHEN coalesce({listed}) IS NOT NULL THEN to_json(array({listed})) END"
 
 
-def root_id(spout: str, message_id: Sequence[str], schema: T.StructType) -> Column:
+def is_null(message_id: Sequence[str]) -> str:
+    """Whether a source row has no message id, asked of its own columns: the text may not have been made then."""
+    return " AND ".join(f"{quoted(name)} IS NULL" for name in message_id)
+
+
+def root_id(spout: str, message_id: Sequence[str], schema: T.StructType) -> str:
     """The anchor of a row's first attempt: a hash of where the row comes from, so equal in every evaluation.
 
     Each column is hashed as text with nulls kept apart, since xxhash64 skips nulls.
     """
-    parts: list[Column] = [F.lit(spout)]
+    parts = [literal(spout)]
     for name in message_id:
         text = _text(name, schema)
-        parts += [text.isNull(), F.coalesce(text, F.lit(""))]
-    return F.xxhash64(*parts, F.lit(1).cast("long"))
+        parts += [f"{text} IS NULL", f"coalesce({text}, '')"]
+    return f"xxhash64({', '.join(parts)}, 1L)"
 
 
-def replay_id() -> Column:
+def replay_id() -> str:
     """The anchor of a later attempt: a hash of the anchor before it, so no late answer touches the new tree."""
-    return F.xxhash64(F.lit("replay"), column(ANCHOR), column(ATTEMPT).cast("long"))
+    return f"xxhash64('replay', {ANCHOR}, CAST({ATTEMPT} AS LONG))"
 
 
-def share(parent: Column, index: Column, count: Column) -> Column:
+def share(parent: str, index: str, count: str) -> str:
     """The share of child `index` of `count`: h(p, i) ^ h(p, i + 1), with h(p, 0) = p and h(p, count) = 0.
 
-    The terms cancel pairwise over all children, so their XOR is the parent's id; one child keeps it.
+    The terms cancel pairwise over all children, so their XOR is the parent's id; one child keeps it, and so does
+    a row without children, which leaves as it is.
     """
-    long_index, long_count = index.cast("long"), count.cast("long")
-    following = long_index + F.lit(1).cast("long")
-    left = F.when(long_index == 0, parent).otherwise(F.xxhash64(parent, long_index))
-    right = F.when(following == long_count, F.lit(0).cast("long")).otherwise(F.xxhash64(parent, following))
-    return F.when(long_count == 1, parent).otherwise(left.bitwiseXOR(right))
+    place, following = f"CAST({index} AS LONG)", f"(CAST({index} AS LONG) + 1L)"
+    left = f"CASE WHEN {index} = 0 THEN {parent} ELSE xxhash64({parent}, {place}) END"
+    right = f"CASE WHEN {following} = {count} THEN 0L ELSE xxhash64({parent}, {following}) END"
+    return f"CASE WHEN {count} <= 1 THEN {parent} ELSE ({left}) ^ ({right}) END"
 
 
-def with_share(frame: DataFrame, index: Column, count: Column) -> DataFrame:
+def with_share(frame: DataFrame, index: str, count: str) -> DataFrame:
     """Replace the tuple id of each row by its share as child `index` of `count`."""
-    return frame.withColumn(TUPLE_ID, share(column(TUPLE_ID), index, count))
+    return frame.withColumn(TUPLE_ID, F.expr(share(TUPLE_ID, index, count)))
 
 
-def failure(bolt: str, error_class: str, reason: str | Column, retry: bool) -> Column:
-    """A failure that Catalyst can state itself."""
-    return F.struct(
-        F.lit(bolt).alias("bolt"),
-        F.lit(error_class).alias("error_class"),
-        (F.lit(reason) if isinstance(reason, str) else reason.cast("string")).alias("error"),
-        F.lit(None).cast("string").alias("traceback"),
-        F.lit(retry).alias("retry"),
-    )
-
-
-def no_failure() -> Column:
-    """The failure of a row that has none."""
-    return F.lit(None).cast(FAILURE_TYPE)
+def failure(bolt: str, error_class: str, reason: str, retry: bool) -> str:
+    """A failure that Catalyst can state itself; all but the reason are given as they are, the reason as SQL."""
+    fields = {
+        "bolt": literal(bolt),
+        "error_class": literal(error_class),
+        "error": f"CAST({reason} AS STRING)",
+        "traceback": "CAST(NULL AS STRING)",
+        "retry": str(retry),
+    }
+    listed = ", ".join(f"'{name}', {value}" for name, value in fields.items())
+    return f"named_struct({listed})"

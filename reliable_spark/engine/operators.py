@@ -22,13 +22,16 @@ from reliable_spark.engine.columns import (
     MESSAGE_ID,
     TUPLE_ID,
 )
-from reliable_spark.engine.exits import Exits
+from reliable_spark.engine.exits import Exits, Leaving
 from reliable_spark.engine.forked import ForkedTask
-from reliable_spark.engine.lineage import FAILURE_TYPE, column, failure, user_columns, with_share
+from reliable_spark.engine.lineage import FAILURE_TYPE, column, failure, literal, quoted, share, with_share
 from reliable_spark.engine.static_side import StaticSide
 from reliable_spark.engine.worker import BoltTask
 
 FAILURE_BYTES_MAX = 4 * 1024 * 1024
+
+_KEPT, _FAILED, _REASON = "__rs_kept", "__rs_failed", "__rs_reason"
+_ELEMENTS, _ELEMENT = "__rs_elements", "__rs_element"
 
 
 class Context(Protocol):
@@ -88,9 +91,9 @@ class Filter:
     def apply(self, inputs: Sequence[DataFrame], context: Context, level: int) -> DataFrame:
         """Evaluate the condition once, as a column, and let go of the rows that it does not hold for."""
         condition = F.expr(self.condition) if isinstance(self.condition, str) else self.condition
-        marked = inputs[0].withColumn("__rs_kept", F.coalesce(condition, F.lit(False)))
+        marked = inputs[0].withColumn(_KEPT, F.coalesce(condition, F.lit(False)))
         marked = context.guard(inputs[0], marked, self.name, level)
-        return context.exits.leave(marked, ~column("__rs_kept"), None, level).drop("__rs_kept")
+        return context.exits.leave(marked, Leaving(f"NOT {_KEPT}", level=level, drop=[_KEPT]))
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,15 @@ class FailWhen:
     def apply(self, inputs: Sequence[DataFrame], context: Context, level: int) -> DataFrame:
         """Fail the rows that the condition holds for."""
         condition = F.expr(self.condition) if isinstance(self.condition, str) else self.condition
-        marked = inputs[0].withColumn("__rs_failed", F.coalesce(condition, F.lit(False)))
-        why = failure(self.name, "Fail", self.reason, self.retry)
-        with_reason = marked.withColumn(FAILURE, F.when(column("__rs_failed"), why))
-        with_reason = context.guard(inputs[0], with_reason, self.name, level)
-        left = context.exits.leave(with_reason, column("__rs_failed"), column(FAILURE), level)
-        return left.drop("__rs_failed", FAILURE)
+        marked = inputs[0].withColumn(_FAILED, F.coalesce(condition, F.lit(False)))
+        if isinstance(self.reason, str):
+            reason = literal(self.reason)
+        else:
+            reason = _REASON
+            marked = marked.withColumn(_REASON, F.when(column(_FAILED), self.reason))
+        marked = context.guard(inputs[0], marked, self.name, level)
+        why = failure(self.name, "Fail", reason, self.retry)
+        return context.exits.leave(marked, Leaving(_FAILED, why, level, [_FAILED, _REASON]))
 
 
 @dataclass(frozen=True)
@@ -123,14 +129,16 @@ class Explode:
 
     def apply(self, inputs: Sequence[DataFrame], context: Context, level: int) -> DataFrame:
         """Let the empty rows go first, so that the observation sees rows, not elements."""
-        sized = context.guard(inputs[0], inputs[0].withColumn("__rs_elements", self.array), self.name, level)
-        counted = sized.withColumn(CHILD_COUNT, F.greatest(F.coalesce(F.size("__rs_elements"), F.lit(0)), F.lit(0)))
-        filled = context.exits.leave(counted, column(CHILD_COUNT) == 0, None, level)
-        kept = [column(name) for name in filled.columns if name != "__rs_elements"]
-        exploded = filled.select(*kept, F.posexplode("__rs_elements").alias(CHILD_INDEX, "__rs_element"))
-        shared = with_share(exploded, column(CHILD_INDEX), column(CHILD_COUNT))
-        users = [column(name) for name in user_columns(inputs[0]) if name != self.alias]
-        return shared.select(*users, column("__rs_element").alias(self.alias), *LINEAGE)
+        made = context.guard(inputs[0], inputs[0].withColumn(_ELEMENTS, self.array), self.name, level)
+        counted = made.selectExpr("*", f"greatest(coalesce(size({_ELEMENTS}), 0), 0) AS {CHILD_COUNT}")
+        # split() gives an element for any text; outer, or else the optimizer adds a filter that splits once more
+        skips = str(self.array).startswith("Column<'split(") and context.exits.skips_rare()
+        filled = counted if skips else context.exits.leave(counted, Leaving(f"{CHILD_COUNT} = 0", level=level))
+        elements = f"posexplode_outer({_ELEMENTS}) AS ({CHILD_INDEX}, {_ELEMENT})"
+        exploded = filled.selectExpr(f"* EXCEPT ({_ELEMENTS})", elements).where(f"{CHILD_INDEX} IS NOT NULL")
+        rest = f"* EXCEPT ({TUPLE_ID}, {CHILD_INDEX}, {CHILD_COUNT}, {_ELEMENT})"
+        own_share = f"{share(TUPLE_ID, CHILD_INDEX, CHILD_COUNT)} AS {TUPLE_ID}"
+        return exploded.selectExpr(rest, own_share, f"{_ELEMENT} AS {quoted(self.alias)}")
 
 
 @dataclass(frozen=True)
@@ -144,9 +152,8 @@ class JoinStatic:
         """Join LEFT, always: a row without a match is let go of knowingly, or kept with nulls."""
         joined = self.side.join(inputs[0], context.static(self.side))
         if self.side.drops_unmatched:
-            joined = context.exits.leave(joined, column(CHILD_COUNT) == 0, None, level)
-        count = F.greatest(column(CHILD_COUNT), F.lit(1))
-        return self.side.arrange(with_share(joined, column(CHILD_INDEX), count), inputs[0])
+            joined = context.exits.leave(joined, Leaving(f"{CHILD_COUNT} = 0", level=level))
+        return self.side.arrange(with_share(joined, CHILD_INDEX, CHILD_COUNT), inputs[0])
 
 
 @dataclass(frozen=True)
@@ -172,23 +179,17 @@ class Aggregate:
 
     def apply(self, inputs: Sequence[DataFrame], context: Context, level: int) -> DataFrame:
         """Aggregate, carrying one number per group instead of its inputs' ids."""
-        shares = F.coalesce(F.bit_xor(column(TUPLE_ID)), F.lit(0).cast("long")).alias(TUPLE_ID)
+        shares = F.expr(f"coalesce(bit_xor({TUPLE_ID}), 0L) AS {TUPLE_ID}")
         grouped = inputs[0].groupBy(*self.keys).agg(*self.aggregates, shares)
-        users = [column(name) for name in user_columns(grouped)]
-        return grouped.select(
-            *users,
-            self.group_id([column(name) for name in user_columns(grouped)[: len(self.keys)]]).alias(ANCHOR),
-            column(TUPLE_ID),
-            F.lit(1).cast("int").alias(ATTEMPT),
-            F.lit(None).cast("string").alias(MESSAGE_ID),
-        )
+        keys = [quoted(name) for name in grouped.columns[: len(self.keys)]]
+        group = f"{self.group_id(keys)} AS {ANCHOR}"
+        return grouped.selectExpr("*", group, f"1 AS {ATTEMPT}", f"CAST(NULL AS STRING) AS {MESSAGE_ID}")
 
-    def group_id(self, keys: Sequence[Column]) -> Column:
-        """The id under which a group is known: a hash of its keys with nulls kept apart."""
-        parts: list[Column] = [F.lit("group")]
-        for key in keys:
-            parts += [key.isNull(), key]
-        return F.xxhash64(*parts)
+    def group_id(self, keys: Sequence[str]) -> str:
+        """The id under which a group is known: a hash of its keys, given as SQL, with nulls kept apart."""
+        parts = [part for key in keys for part in (f"{key} IS NULL", key)]
+        listed = ", ".join(["'group'", *parts])
+        return f"xxhash64({listed})"
 
 
 @dataclass(frozen=True)
@@ -208,12 +209,11 @@ class RunBolt:
         frame = inputs[0]
         output = to_arrow_schema(self.schema, timezone="UTC")
         task = BoltTask(self.bolt, output, context.failure_bytes_max)
-        columns = [column(name) for name in (*user_columns(frame), *LINEAGE)]
         mapped = ForkedTask(task) if context.isolated else task
-        ran = frame.select(*columns).mapInArrow(mapped, self._wire_schema(frame))
-        left = context.exits.leave(ran, column(CHILD_COUNT) == 0, column(FAILURE), level)
-        shared = with_share(left, column(CHILD_INDEX), column(CHILD_COUNT))
-        return shared.select(*(column(name) for name in self.schema.fieldNames()), *LINEAGE)
+        ran = frame.mapInArrow(mapped, self._wire_schema(frame))
+        shared = with_share(ran, CHILD_INDEX, CHILD_COUNT)
+        leaving = Leaving(f"{CHILD_COUNT} = 0", FAILURE, level, [CHILD_INDEX, CHILD_COUNT, FAILURE])
+        return context.exits.leave(shared, leaving)
 
     def _wire_schema(self, frame: DataFrame) -> T.StructType:
         declared = [T.StructField(field.name, field.dataType) for field in self.schema.fields]
@@ -231,8 +231,8 @@ class Unanchor:
     def apply(self, inputs: Sequence[DataFrame], context: Context, level: int) -> DataFrame:
         """Account for the rows as done, then let them go on without ids."""
         done = context.exits.note(inputs[0], level)
-        nothing = F.lit(None).cast("long")
-        return done.withColumn(ANCHOR, nothing).withColumn(TUPLE_ID, nothing)
+        nothing = "CAST(NULL AS LONG)"
+        return done.selectExpr(f"* EXCEPT ({ANCHOR}, {TUPLE_ID})", f"{nothing} AS {ANCHOR}", f"{nothing} AS {TUPLE_ID}")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from reliable_spark.engine.lineage import with_share
 from reliable_spark.engine.operators import (
@@ -146,7 +145,7 @@ def compile_plan(
             return made[id(parent)]
         index = served[id(parent)]
         served[id(parent)] += 1
-        return with_share(made[id(parent)], F.lit(index), F.lit(count))
+        return with_share(made[id(parent)], str(index), str(count))
 
     for each in inside:
         if id(each) in given:

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from reliable_spark.engine.causes import explain
-from reliable_spark.engine.columns import ANCHOR, FAILURE, RAISED
+from reliable_spark.engine.columns import ANCHOR, RAISED
 from reliable_spark.engine.evaluation import Evaluator
-from reliable_spark.engine.lineage import FAILURE_TYPE, column
+from reliable_spark.engine.failures import Known
+from reliable_spark.engine.lineage import column
 from reliable_spark.engine.protocol import Batch
 from reliable_spark.errors import OperatingError, TooManyFailures
 from reliable_spark.sinks.function import release
@@ -147,7 +147,7 @@ class Search:
         return error
 
 
-def poison_rows(evaluator: Evaluator, batch: Batch, bad_ratio_max: float | None) -> DataFrame:
+def poison_rows(evaluator: Evaluator, batch: Batch, bad_ratio_max: float | None) -> dict[int, Known]:
     """Find the rows of a batch that stop the job although everything is guarded.
 
     Args:
@@ -156,7 +156,7 @@ def poison_rows(evaluator: Evaluator, batch: Batch, bad_ratio_max: float | None)
         bad_ratio_max: give up beyond this share of the rows; None means never.
 
     Returns:
-        (_anchor, _failure) of the rows. Cost: about `PARTS` jobs per row and level, so some fifty for one among
+        Why each of the rows fails, by anchor. Cost: about `PARTS` jobs per row and level, so some fifty for one among
         a million.
 
     Raises:
@@ -172,16 +172,15 @@ def poison_rows(evaluator: Evaluator, batch: Batch, bad_ratio_max: float | None)
             f"batch {batch.batch_id} fails even without any row: {': '.join(explain(without_rows))}"
         ) from without_rows
     whole = evaluator.alone(rows)
-    found: list[tuple[int, tuple[Any, ...]]] = []
+    found: dict[int, Known] = {}
     for anchor, error in search.among(rows, whole) if whole is not None else ():
         error_class, text = explain(error)
-        found.append((anchor, (None, error_class, text, None, True)))
+        failure = {"bolt": None, "error_class": error_class, "error": text, "traceback": None, "retry": True}
+        found[anchor] = Known(failure=failure)
         if len(found) > max(1.0, found_max):
             raise TooManyFailures(
                 f"more than {bad_ratio_max:.0%} of the rows of batch {batch.batch_id} stop the job, the last one "
                 f"with {error_class}: {text}"
             )
     release(rows)
-    schema = T.StructType([T.StructField(ANCHOR, T.LongType()), T.StructField(FAILURE, FAILURE_TYPE)])
-    poison: DataFrame = rows.sparkSession.createDataFrame(found, schema)
-    return poison
+    return found

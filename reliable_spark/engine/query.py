@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
@@ -17,10 +18,9 @@ from reliable_spark.engine.batch import Source
 from reliable_spark.engine.batches import SparkBatches
 from reliable_spark.engine.checkpoint import Checkpoint
 from reliable_spark.engine.evaluation import Evaluator
-from reliable_spark.engine.exits import PlainExits
 from reliable_spark.engine.loop import Loop, last_batch, retry_policy
 from reliable_spark.engine.outcome import Outcome
-from reliable_spark.engine.plan import Node, compile_plan, may_fail, needs_tracing, spouts
+from reliable_spark.engine.plan import Node, may_fail, needs_tracing, spouts
 from reliable_spark.engine.progress import Progress
 from reliable_spark.engine.protocol import Origin
 from reliable_spark.engine.rounds import BackoffRounds
@@ -41,6 +41,7 @@ class Job:
 
     Attributes:
         node: the end of the graph.
+        schema: the columns that its rows have there.
         sink: a Delta path, a function of (DataFrame, batch id), or None.
         ledger: where the ledger lies.
         settings: the rules.
@@ -48,6 +49,7 @@ class Job:
     """
 
     node: Node
+    schema: T.StructType
     sink: object
     ledger: str
     settings: Settings
@@ -77,7 +79,7 @@ def prepare_loop(job: Job, source: Source, *, streaming: bool) -> Loop:
     evaluator = Evaluator(job.node, source, sink, ackers, settings.delivery == "exactly_once")
     tracer = Tracer(evaluator, None if streaming else _rounds(job, evaluator))
     # the sink is asked first: a ledger belongs to one source schema from the moment it is made
-    sink.open(_empty_leaves(evaluator, source))
+    sink.open(job.schema)
     ledger = Ledger.open(job.ledger, source.payload_arrow())
     try:
         if streaming:
@@ -103,21 +105,9 @@ def _rounds(job: Job, evaluator: Evaluator) -> BackoffRounds | None:
     """What stands above an aggregate has to be answered before it; no single job can do that."""
     if not job.node.barriers:
         return None
-    levels = range(len(job.node.barriers) + 1)
-    evaluator.must_trace = needs_tracing(job.node) or any(may_fail(job.node, level) for level in levels)
+    above = range(1, len(job.node.barriers) + 1)
+    evaluator.must_trace = needs_tracing(job.node) or any(may_fail(job.node, level) for level in above)
     return BackoffRounds(retry_policy(job.settings), job.settings.message_timeout_s, job.clock)
-
-
-def _empty_leaves(evaluator: Evaluator, source: Source) -> DataFrame:
-    from reliable_spark.engine.columns import LINEAGE
-
-    static = source.spark.createDataFrame([], source.frame.schema)
-    exits = PlainExits()
-    context = evaluator.context(exits, None)
-    context.numbered = False
-    context.statics = {}
-    leaves = compile_plan(evaluator.node, evaluator.given(source.first_attempt(static), exits), context, lambda f: f)
-    return leaves.drop(*LINEAGE)
 
 
 def run(job: Job) -> Outcome:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
@@ -22,17 +22,10 @@ from reliable_spark.engine.lineage import column, user_columns
 from reliable_spark.engine.operators import Aggregate, Transform
 from reliable_spark.engine.plan import Node, compile_plan, walk
 from reliable_spark.engine.protocol import Batch
+from reliable_spark.engine.rounds import BackoffRounds
 from reliable_spark.sinks.function import release
 
 _GROUP: Final = "__rs_group"
-
-
-class Rounds(Protocol):
-    """Decides which failed units of a level are tried again at once, and waits until they may be."""
-
-    def again(self, incomplete: DataFrame, attempt: int) -> DataFrame | None:
-        """The anchors to try again, after waiting for them; None when there are none."""
-        ...
 
 
 @dataclass
@@ -58,7 +51,7 @@ class Tracer:
     """
 
     evaluator: Evaluator
-    rounds: Rounds | None = None
+    rounds: BackoffRounds | None = None
     retried: int = 0
     _kept: list[DataFrame] = field(default_factory=list)
 
@@ -178,8 +171,8 @@ class Tracer:
             aggregate = _aggregate(barrier)
             keys = [key.alias(f"__rs_key_{index}") for index, key in enumerate(aggregate.keys)]
             keyed = levels[number].leaves.where(column(ANCHOR).isNotNull()).select(ANCHOR, *keys)
-            group = aggregate.group_id([column(f"__rs_key_{index}") for index in range(len(keys))])
-            members = keyed.select(ANCHOR, group.alias(_GROUP)).distinct()
+            group = aggregate.group_id([f"__rs_key_{index}" for index in range(len(keys))])
+            members = keyed.selectExpr(ANCHOR, f"{group} AS {_GROUP}").distinct()
             groups = incomplete.withColumnRenamed(ANCHOR, _GROUP)
             led_back = members.join(F.broadcast(groups), _GROUP).drop(_GROUP)
             incomplete = led_back.unionByName(levels[number].incomplete)

@@ -13,6 +13,7 @@ from reliable_spark.errors import SinkError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -76,8 +77,8 @@ class Sink(Protocol):
     settles_first: bool
     is_begun: bool
 
-    def open(self, rows: DataFrame) -> None:
-        """Check, before anything is written, that the sink will take rows like these (the frame is empty)."""
+    def open(self, schema: StructType) -> None:
+        """Check, before anything is written, that the sink will take rows of this schema."""
         ...
 
     def bind(self, query_id: str, last: LastBatch) -> None:

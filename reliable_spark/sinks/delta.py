@@ -15,6 +15,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
 
 from reliable_spark.errors import ReliableSparkError, SinkError, nearest
 from reliable_spark.sinks.base import Delivery, LastBatch, Prepared
@@ -41,15 +42,15 @@ class DeltaSink:
         self.version: int | None = None
         self._spark = spark
         self._application = ""
-        self._schema: Any = None
+        self._schema = T.StructType()
 
-    def open(self, rows: DataFrame) -> None:
+    def open(self, schema: T.StructType) -> None:
         """Compare the rows' columns with the table's; a table that is not there yet is made by `bind`.
 
         Raises:
             SinkError: the path holds something else, or a table that these rows do not fit into.
         """
-        self._schema = rows.schema
+        self._schema = schema
         try:
             if not self._is_table():
                 self._refuse_other_files()
@@ -63,7 +64,7 @@ class DeltaSink:
         if '"delta.identity.' in stored:
             raise SinkError(f"the sink {self.path} has an identity column, which only Spark's own writer can fill")
         by_lower = {field.name.lower(): field for field in held.fields}
-        for field in rows.schema.fields:
+        for field in schema.fields:
             there = by_lower.get(field.name.lower())
             if there is None:
                 raise SinkError(f"the sink {self.path} has no column {field.name!r}{nearest(field.name, held.names)}")

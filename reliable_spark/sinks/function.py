@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 from reliable_spark.errors import ReliableSparkError, SinkError
 from reliable_spark.sinks.base import Delivery, LastBatch, Prepared, call
@@ -39,7 +40,7 @@ class FunctionSink:
         """Functions are not told apart: a new version of the program may bring a new one."""
         return json.dumps({"function": "called"})
 
-    def open(self, rows: DataFrame) -> None:
+    def open(self, schema: T.StructType) -> None:
         """The function is not called before there are rows."""
 
     def bind(self, query_id: str, last: LastBatch) -> None:

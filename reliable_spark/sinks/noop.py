@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 from reliable_spark.sinks.base import Delivery, LastBatch, Prepared
 
@@ -17,7 +18,7 @@ class NoopSink:
     identity = json.dumps({"noop": ""})
     version = None
 
-    def open(self, rows: DataFrame) -> None:
+    def open(self, schema: T.StructType) -> None:
         """Anything goes."""
 
     def bind(self, query_id: str, last: LastBatch) -> None:

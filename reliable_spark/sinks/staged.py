@@ -37,7 +37,7 @@ class StagedFunctionSink:
     def __init__(self, function: Callable[..., Any], spark: SparkSession, directory: str) -> None:
         self._function, self._spark, self._directory = function, spark, directory
 
-    def open(self, rows: DataFrame) -> None:
+    def open(self, schema: T.StructType) -> None:
         """The function is not called before there are rows."""
 
     def bind(self, query_id: str, last: LastBatch) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import reliable_spark as rs
@@ -48,3 +49,16 @@ class Ran:
 
 
 Runner = Callable[..., Ran]
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[Any]:
+    """Let a method remember each of its calls, and do what it did before."""
+    calls: list[Any] = []
+    method = getattr(owner, name)
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return method(*arguments)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import reliable_spark as rs
-from tests.spark.running import Runner
+from reliable_spark.engine.evaluation import Evaluator
+from reliable_spark.engine.tracing import Tracer
+from tests.spark.running import Runner, count_calls
 
 
 @pytest.fixture
@@ -92,3 +95,36 @@ def test_rows_that_all_fail_before_an_aggregate_are_dead(numbers: DataFrame, run
     """The same when all of them fail: their failures are not lost with the plan."""
     ran = run(numbers.anchored("id").fail("true", "all", retry=False).groupBy("k").count())
     assert ran.counts("anchored", "acked", "dead") == (20, 0, 20)
+
+
+def test_failures_above_an_aggregate_cost_one_more_evaluation(
+    numbers: DataFrame, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails as it did before is answered by evaluating the batch again, once per attempt, never tree by tree."""
+    traced: list[Any] = []
+    monkeypatch.setattr(Tracer, "trace", lambda tracer, batch: traced.append(batch))
+    evaluated = count_calls(monkeypatch, Evaluator, "once")
+    ran = run(numbers.anchored("id").fail("id % 7 = 0 and _attempt < 3", "flaky").groupBy("k").count())
+    assert sorted(map(tuple, ran.rows.all)) == [(k, 4) for k in range(5)]
+    assert ran.counts("acked", "failed_attempts", "replayed") == (20, 6, 6)
+    assert (len(evaluated), traced) == (3, [])
+
+
+def test_a_row_that_fails_only_in_a_later_evaluation_is_counted_once(
+    numbers: DataFrame, run: Runner, tmp_path: Path
+) -> None:
+    """Rows that come out differently each time cannot be answered at once: they are told apart tree by tree."""
+
+    def moody(row: rs.TupleRow) -> dict[str, Any]:
+        if row["id"] == 3 and row.attempt == 1:
+            raise ValueError("the first time")
+        mark = tmp_path / f"seen-{row['id']}"
+        if row["id"] == 5 and mark.exists() and not (tmp_path / "raised").exists():
+            (tmp_path / "raised").touch()
+            raise ValueError("the second time")
+        mark.touch()
+        return dict(row)
+
+    ran = run(numbers.anchored("id").bolt(moody, "id long, k long").groupBy("k").count())
+    assert sorted(map(tuple, ran.rows.all)) == [(k, 4) for k in range(5)]
+    assert ran.counts("acked", "dead") == (20, 0)

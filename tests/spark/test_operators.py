@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 import reliable_spark as rs
-from tests.spark.running import Runner
+from reliable_spark.engine.evaluation import Evaluator
+from tests.spark.running import Runner, count_calls
 
 
 @pytest.fixture
@@ -164,3 +165,13 @@ def test_one_clean_batch_is_one_evaluation(lines: DataFrame, run: Runner, spark:
     frame = lines.anchored("id").bolt(counted, "id long, line string, k int").where("id > 1")
     run(frame.explode(words(), "word"))
     assert evaluations.value == 6
+
+
+def test_a_text_that_is_null_has_no_words(spark: SparkSession, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """split() gives a word for any text, so only such a row makes Spark look again; from then on it is expected."""
+    evaluated = count_calls(monkeypatch, Evaluator, "once")
+    frame = spark.createDataFrame([(1, "a b"), (2, None), (3, None)], "id int, line string")
+    ran = run(frame.anchored("id").explode(F.split("line", " "), "word"))
+    assert sorted(row["word"] for row in ran.rows.all) == ["a", "b"]
+    assert ran.counts("anchored", "acked", "emitted") == (3, 3, 2)
+    assert len(evaluated) == 2
