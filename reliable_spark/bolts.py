@@ -51,20 +51,6 @@ HOLD: Final = _Hold()
 """Return it from a row bolt to answer nothing: the tree stays pending until its message timeout."""
 
 
-class TupleRow(dict[str, Any]):
-    """A row as a row bolt sees it: a dict of its columns, with what the tree is known by beside it.
-
-    Attributes:
-        message_id: the message id of the tree's root as text; None below an aggregate.
-        attempt: 1 for the first try of the tree, 2 for its first replay, and so on.
-    """
-
-    __slots__ = ("attempt", "message_id")
-
-    message_id: str | None
-    attempt: int
-
-
 @dataclass(frozen=True)
 class BatchContext:
     """What a batch bolt may know about the rows in hand, when it takes a second argument.
@@ -76,6 +62,32 @@ class BatchContext:
 
     message_ids: Any
     attempts: Any
+
+
+class TupleRow(dict[str, Any]):
+    """A row as a row bolt sees it: a dict of its columns, with what the tree is known by beside it.
+
+    Attributes:
+        context: the batch that the row is in.
+        position: where it is there.
+    """
+
+    __slots__ = ("context", "position")
+
+    context: BatchContext
+    position: int
+
+    @property
+    def message_id(self) -> str | None:
+        """The message id of the tree's root as text; None below an aggregate."""
+        message_id: str | None = self.context.message_ids[self.position].as_py()
+        return message_id
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first try of the tree, 2 for its first replay, and so on."""
+        attempt: int = self.context.attempts[self.position].as_py()
+        return attempt
 
 
 def arrow(function: Function) -> Function:

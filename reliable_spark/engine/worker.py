@@ -24,8 +24,8 @@ from reliable_spark.engine.columns import (
     LINEAGE,
     MESSAGE_ID,
     OVERFLOW,
-    PARENT,
 )
+from reliable_spark.engine.results import Parents, array_of, read_arrow, read_pandas
 
 ERROR_CHARACTERS_MAX: Final = 2_000
 TRACEBACK_CHARACTERS_MAX: Final = 4_000
@@ -53,7 +53,7 @@ class Answers:
         failures: position -> failure of the rows that failed or were held.
     """
 
-    parents: np.ndarray[Any, np.dtype[np.int64]]
+    parents: Parents
     columns: list[pa.Array]
     failures: dict[int, Failure] = field(default_factory=dict)
 
@@ -105,6 +105,11 @@ class BoltTask:
         for position, row in enumerate(_tuple_rows(rows, context)):
             try:
                 result = function(row)
+                if type(result) is dict:
+                    # nearly every answer: one child
+                    children.append(result)
+                    parents.append(position)
+                    continue
                 if result is HOLD:
                     failures[position] = self.failure_of(HELD, "held: neither acked nor failed", "", True)
                     continue
@@ -119,7 +124,7 @@ class BoltTask:
     def _build(
         self,
         children: list[Mapping[str, Any]],
-        parents: np.ndarray[Any, np.dtype[np.int64]],
+        parents: Parents,
         failures: dict[int, Failure],
     ) -> Answers:
         try:
@@ -130,7 +135,7 @@ class BoltTask:
     def _build_row_by_row(
         self,
         children: list[Mapping[str, Any]],
-        parents: np.ndarray[Any, np.dtype[np.int64]],
+        parents: Parents,
         failures: dict[int, Failure],
     ) -> Answers:
         """Find the rows whose values do not fit the declared schema: only they fail."""
@@ -146,11 +151,12 @@ class BoltTask:
     def _columns(self, children: list[Mapping[str, Any]]) -> list[pa.Array]:
         columns = []
         for output in self.output:
+            name = output.name
             try:
-                values = [child[output.name] for child in children]
+                values = [child[name] for child in children]
             except KeyError:
-                raise KeyError(f"the bolt returned no value for column {output.name!r}") from None
-            columns.append(_array(values, output))
+                raise KeyError(f"the bolt returned no value for column {name!r}") from None
+            columns.append(array_of(values, output))
         return columns
 
     def _run_batch(self, rows: pa.RecordBatch, context: BatchContext, offset: int) -> Answers:
@@ -168,15 +174,13 @@ class BoltTask:
         columns = [pa.concat_arrays(pair) for pair in zip(left.columns, right.columns, strict=True)]
         return Answers(np.concatenate([left.parents, right.parents]), columns, left.failures | right.failures)
 
-    def _call_batch(
-        self, rows: pa.RecordBatch, context: BatchContext
-    ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[pa.Array]]:
+    def _call_batch(self, rows: pa.RecordBatch, context: BatchContext) -> tuple[Parents, list[pa.Array]]:
         arguments = (context,) if _takes_context(self.bolt.function) else ()
         if self.bolt.kind == "arrow":
             result = self.bolt.function(rows, *arguments)
-            return _read_arrow(result, rows.num_rows, self.output)
+            return read_arrow(result, rows.num_rows, self.output)
         frame = self.bolt.function(rows.to_pandas(), *arguments)
-        return _read_pandas(frame, rows.num_rows, self.output)
+        return read_pandas(frame, rows.num_rows, self.output)
 
     def _failure(self, error: BaseException) -> Failure:
         own_frames_skipped = error.__traceback__.tb_next if error.__traceback__ else None
@@ -206,104 +210,44 @@ class BoltTask:
         parents = np.concatenate([answers.parents, childless])
         index = np.concatenate([_running_index(answers.parents), np.zeros(len(childless), dtype=np.int64)])
         columns = [pa.concat_arrays([column, pa.nulls(len(childless), column.type)]) for column in answers.columns]
-        taken = pa.array(parents)
-        lineage = [batch.column(name).take(taken) for name in LINEAGE]
         made = len(answers.parents)
         failures = [answers.failures.get(position) for position in childless.tolist()]
         failure = pa.concat_arrays([pa.nulls(made, FAILURE_ARROW), pa.array(failures, type=FAILURE_ARROW)])
         names = [*self.output.names, *LINEAGE, CHILD_INDEX, CHILD_COUNT, FAILURE]
-        arrays = [*columns, *lineage, pa.array(index), pa.array(counts[parents]), failure]
+        arrays = [*columns, *_lineage_of(batch, parents), pa.array(index), pa.array(counts[parents]), failure]
         return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _lineage_of(batch: pa.RecordBatch, parents: Parents) -> list[pa.Array]:
+    columns = [batch.column(name) for name in LINEAGE]
+    if len(parents) == batch.num_rows and (parents == np.arange(len(parents))).all():
+        return columns
+    taken = pa.array(parents)
+    return [column.take(taken) for column in columns]
 
 
 def _tuple_rows(rows: pa.RecordBatch, context: BatchContext) -> Iterator[TupleRow]:
     names = rows.schema.names
-    columns = [column.to_pylist(maps_as_pydicts="strict") for column in rows.columns]
+    columns = [_values_of(column) for column in rows.columns]
     values = zip(*columns, strict=True) if columns else iter([()] * rows.num_rows)
-    identities = zip(context.message_ids.to_pylist(), context.attempts.to_pylist(), strict=True)
-    for value, (message_id, attempt) in zip(values, identities, strict=True):
-        row = TupleRow(zip(names, value, strict=True))
-        row.message_id, row.attempt = message_id, attempt
+    for position, value in enumerate(values):
+        row = TupleRow(zip(names, value))  # noqa: B905 - a value has as many parts as there are columns
+        row.context, row.position = context, position
         yield row
 
 
-def _array(values: list[Any], output: pa.Field) -> pa.Array:
-    try:
-        array = pa.array(values, type=output.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"column {output.name!r} is declared as {output.type}: {error}") from None
-    if not output.nullable and array.null_count:
-        raise TypeError(f"column {output.name!r} is declared NOT NULL, but the bolt returned null")
-    return array
+def _values_of(column: pa.Array) -> list[Any]:
+    # asked for dicts, Arrow makes every value in Python: only where there is a map
+    values: list[Any] = (
+        column.to_pylist(maps_as_pydicts="strict") if "map<" in str(column.type) else column.to_pylist()
+    )
+    return values
 
 
-def _fit(array: Any, output: pa.Field) -> pa.Array:
-    """Cast a column that a batch function returned to the declared type, losing nothing."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    try:
-        fitted = array.cast(output.type)
-    except pa.ArrowException as error:
-        raise TypeError(f"column {output.name!r} is declared as {output.type}: {error}") from None
-    if not output.nullable and fitted.null_count:
-        raise TypeError(f"column {output.name!r} is declared NOT NULL, but the bolt returned null")
-    return fitted
-
-
-def _read_arrow(
-    result: Any, row_count: int, output: pa.Schema
-) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[pa.Array]]:
-    if not isinstance(result, pa.RecordBatch | pa.Table):
-        raise TypeError(f"an arrow bolt returns a RecordBatch or a Table, not {type(result).__name__}")
-    names = result.schema.names
-    _require(output, names)
-    if PARENT in names:
-        parents = _checked_parents(result.column(PARENT).to_numpy(zero_copy_only=False), row_count)
-    elif result.num_rows == row_count:
-        parents = np.arange(row_count, dtype=np.int64)
-    else:
-        raise ValueError(
-            f"an arrow bolt that returns {result.num_rows} rows for {row_count} needs a column {PARENT!r} "
-            "that says which row each one came from"
-        )
-    return parents, [_fit(result.column(wanted.name), wanted) for wanted in output]
-
-
-def _read_pandas(
-    frame: Any, row_count: int, output: pa.Schema
-) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[pa.Array]]:
-    if not hasattr(frame, "columns") or not hasattr(frame, "index"):
-        raise TypeError(f"a pandas bolt returns a DataFrame, not {type(frame).__name__}")
-    _require(output, list(frame.columns))
-    parents = _checked_parents(frame.index.to_numpy(), row_count)
-    columns = []
-    for wanted in output:
-        try:
-            array = pa.Array.from_pandas(frame[wanted.name], type=wanted.type)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise TypeError(f"column {wanted.name!r} is declared as {wanted.type}: {error}") from None
-        columns.append(_fit(array, wanted))
-    return parents, columns
-
-
-def _require(output: pa.Schema, names: list[str]) -> None:
-    missing = [name for name in output.names if name not in names]
-    if missing:
-        raise KeyError(f"the bolt returned no column {missing[0]!r}")
-
-
-def _checked_parents(parents: Any, row_count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    positions = np.asarray(parents)
-    if positions.size and not np.issubdtype(positions.dtype, np.integer):
-        raise TypeError(f"the parents of a batch bolt's rows must be whole numbers, not {positions.dtype}")
-    positions = positions.astype(np.int64)
-    if positions.size and (positions.min() < 0 or positions.max() >= row_count):
-        raise IndexError(f"a batch bolt named a parent row outside 0..{row_count - 1}")
-    return positions
-
-
-def _running_index(parents: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _running_index(parents: Parents) -> Parents:
     """For each child, how many children of the same parent came before it."""
+    if (parents[1:] > parents[:-1]).all():
+        return np.zeros(len(parents), dtype=np.int64)
     order = np.argsort(parents, kind="stable")
     grouped = parents[order]
     starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]]) if len(grouped) else np.empty(0, np.int64)
