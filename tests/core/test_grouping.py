@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,9 +12,9 @@ from reliable_spark.core import grouping
 from reliable_spark.core.grouping import Columns, combined
 from reliable_spark.core.ids import Longs
 
-OPERATIONS = {"value": np.bitwise_xor, "most": np.maximum, "any": np.logical_or}
+OPERATIONS: dict[str, np.ufunc] = {"value": np.bitwise_xor, "most": np.maximum, "any": np.logical_or}
 ROWS = 300_000
-KEYS = {
+KEYS: dict[str, Callable[[np.random.Generator], Longs]] = {
     "hashes": lambda random: random.integers(-(2**63), 2**63 - 1, 20_000),
     "small numbers": lambda random: np.arange(-5_000, 5_000),
     "alike in their upper bits": lambda random: random.integers(0, 2**20, 20_000) + (7 << 40),
