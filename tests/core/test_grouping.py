@@ -26,7 +26,10 @@ def by_one_sort(key: Longs, columns: Columns) -> tuple[Longs, Columns]:
     """What is wanted, by the plainest way."""
     order = np.argsort(key, kind="stable")
     keys, starts = np.unique(key[order], return_index=True)
-    return keys, {name: OPERATIONS[name].reduceat(column[order], starts) for name, column in columns.items()}
+    wanted: Columns = {}
+    for name, column in columns.items():
+        wanted[name] = OPERATIONS[name].reduceat(column[order], starts)
+    return keys, wanted
 
 
 def rows_of(keys: Longs, random: np.random.Generator) -> tuple[Longs, Columns]:
@@ -40,10 +43,13 @@ def rows_of(keys: Longs, random: np.random.Generator) -> tuple[Longs, Columns]:
 
 
 @pytest.mark.parametrize("kind", KEYS)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_many_rows_are_combined_as_by_one_sort(kind: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("threads", "divided_from"), [(1, ROWS), (2, ROWS), (1, ROWS + 1)])
+def test_many_rows_are_combined_as_by_one_sort(
+    kind: str, threads: int, divided_from: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The keys come out distinct and ascending, each column combined by its operation and of its type."""
     monkeypatch.setattr(grouping, "_BLOCK_ROWS", 70_000)
+    monkeypatch.setattr(grouping, "_DIVIDED_ROWS_MIN", divided_from)
     random = np.random.default_rng(5)
     key, columns = rows_of(KEYS[kind](random), random)
     wanted_keys, wanted = by_one_sort(key, columns)
