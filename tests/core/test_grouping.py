@@ -34,7 +34,7 @@ def by_one_sort(key: Longs, columns: Columns) -> tuple[Longs, Columns]:
 
 def rows_of(keys: Longs, random: np.random.Generator) -> tuple[Longs, Columns]:
     """Every key several times, in any order, with columns."""
-    columns = {
+    columns: Columns = {
         "value": random.integers(-(2**63), 2**63 - 1, ROWS),
         "most": random.integers(-1, 100, ROWS, dtype=np.int32),
         "any": random.random(ROWS) < 0.01,
