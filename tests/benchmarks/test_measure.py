@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,12 @@ def test_a_bar_holds_from_its_side(ratio: float, least: bool, most: bool) -> Non
 def test_rounds_are_run_in_turns_after_a_warm_up() -> None:
     """The first round is dropped unless it is the only one, and who is first changes."""
     calls: list[str] = []
-    ours, peer = (lambda name=name: calls.append(name) or len(calls) for name in ("ours", "peer"))
+
+    def call(name: str) -> int:
+        calls.append(name)
+        return len(calls)
+
+    ours, peer = partial(call, "ours"), partial(call, "peer")
     pairs = in_turns(ours, peer, Options())
     assert calls == ["ours", "peer", "peer", "ours"] * 3
     assert pairs == [(4, 3), (5, 6), (8, 7), (9, 10), (12, 11)]
