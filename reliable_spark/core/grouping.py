@@ -9,6 +9,7 @@ processor, and no parts of it run side by side. Rows that fit into the cache are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,15 @@ import numpy.typing as npt
 from reliable_spark.core.ids import Longs
 
 Places = npt.NDArray[np.intp]
+Rows = list[npt.NDArray[Any]]
+"""The key and the columns that go with it."""
 Columns = dict[str, npt.NDArray[Any]]
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """`map`, or the `map` of a pool of threads."""
 
 _PARTS = 256
-_BLOCK_ROWS = 1 << 20
-_DIVIDED_ROWS_MIN = 1 << 20
+_BLOCK_ROWS = 1 << 19
+_DIVIDED_ROWS_MIN = 1 << 19
 _LEAST = np.int64(-(2**63))
 
 
@@ -44,38 +47,43 @@ def combined(
     if not len(key):
         return key, columns
     said = [name for name, column in columns.items() if column.any()]
+    rows = [key, *(columns[name] for name in said)]
+    is_divided = len(key) >= _DIVIDED_ROWS_MIN
 
-    def of_part(rows: Places) -> tuple[Longs, Columns]:
-        keys = key.take(rows)
-        order = _order_of(keys, shift)
-        keys = keys.take(order)
+    def of_part(part: Rows) -> tuple[Longs, Columns]:
+        order = _order_of(part[0], 40 if is_divided else 48)
+        keys, *values = (column.take(order) for column in part)
         starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
         done = {name: np.zeros(len(starts), dtype=column.dtype) for name, column in columns.items()}
-        for name in said:
-            done[name] = operations[name].reduceat(columns[name].take(rows).take(order), starts)
+        for name, column in zip(said, values, strict=True):
+            done[name] = operations[name].reduceat(column, starts)
         return keys.take(starts), done
 
-    divided = len(key) >= _DIVIDED_ROWS_MIN
-    shift = 40 if divided else 48
-    parts = list(each(of_part, _parts_of(key, each) if divided else [np.arange(len(key))]))
+    parts = list(_each_part(rows, of_part, each)) if is_divided else [of_part(rows)]
     return (
         np.concatenate([keys for keys, _ in parts]),
         {name: np.concatenate([done[name] for _, done in parts]) for name in columns},
     )
 
 
-def _parts_of(key: Longs, each: Each) -> list[Places]:
-    """Divide rows into parts, none of them empty: every key of one is less than any key of the next."""
-    blocks = each(lambda first: _divided(key, first), range(0, len(key), _BLOCK_ROWS))
-    parts = (np.concatenate(pieces) for pieces in zip(*blocks, strict=True))
-    return [part for part in parts if len(part)]
+def _each_part(rows: Rows, work: Callable[[Rows], Any], each: Each) -> Iterable[Any]:
+    """Divide rows into parts and work on each that is not empty; every key of one is less than any of the next."""
+    blocks = list(each(partial(_divided, rows), range(0, len(rows[0]), _BLOCK_ROWS)))
+    sizes = (sum(len(block[0][number]) for block in blocks) for number in range(_PARTS))
+
+    def on_part(number: int) -> Any:
+        return work([np.concatenate([block[place][number] for block in blocks]) for place in range(len(rows))])
+
+    return each(on_part, [number for number, size in enumerate(sizes) if size])
 
 
-def _divided(key: Longs, first: int) -> list[Places]:
-    """The places of one block of rows, by the top byte of their keys."""
-    top = _bits(key[first : first + _BLOCK_ROWS], 56, np.uint8)
-    ends = np.cumsum(np.bincount(top, minlength=_PARTS))
-    return np.split(np.argsort(top, kind="stable") + first, ends[:-1])
+def _divided(rows: Rows, first: int) -> list[Rows]:
+    """One block of rows by the top byte of their keys: for each column its parts."""
+    block = [column[first : first + _BLOCK_ROWS] for column in rows]
+    top = _bits(block[0], 56, np.uint8)
+    ends = np.cumsum(np.bincount(top, minlength=_PARTS))[:-1]
+    order = np.argsort(top, kind="stable")
+    return [np.split(column.take(order), ends) for column in block]
 
 
 def _order_of(key: Longs, shift: int) -> Places:
