@@ -20,6 +20,7 @@ from benchmarks.measure import HEADINGS, Line, Options, SkippedError, options_of
 from benchmarks.report import written
 
 NAMES = ("acker", "settle", "word_count", "micro_batch", "latency", "storm", "poison", "long_run")
+PIPE_WIDTH = 240
 REPORT = Path("docs/benchmarks.md")
 
 
@@ -58,8 +59,7 @@ def print_table(lines: list[Line]) -> None:
     table = Table(*HEADINGS)
     for line in lines:
         table.add_row(*line.cells())
-    console = Console()
-    console.print(table, width=None if console.is_terminal else 240)
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
 
 
 def main(argv: list[str] | None = None) -> None:
