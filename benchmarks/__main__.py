@@ -1,6 +1,6 @@
 """How do the benchmarks come out, all of them or some?
 
-python -m benchmarks                       all; takes about an hour and writes docs/benchmarks.md
+python -m benchmarks                       all; takes two hours or so and writes docs/benchmarks.md
 python -m benchmarks word_count acker      some; only prints
 python -m benchmarks --quick               all, small and once: to see that they work
 """
@@ -19,7 +19,20 @@ from tqdm import tqdm
 from benchmarks.measure import HEADINGS, Line, Options, SkippedError, options_of, parser_of
 from benchmarks.report import written
 
-NAMES = ("acker", "settle", "word_count", "micro_batch", "latency", "storm", "poison", "long_run")
+NAMES = (
+    "acker",
+    "settle",
+    "word_count",
+    "delta_write",
+    "python_bolts",
+    "flights",
+    "micro_batch",
+    "latency",
+    "storm",
+    "poison",
+    "long_run",
+    "scaling",
+)
 PIPE_WIDTH = 240
 REPORT = Path("docs/benchmarks.md")
 

@@ -13,7 +13,7 @@ import pytest
 from deltalake import write_deltalake
 
 from benchmarks import __main__ as all_benchmarks
-from benchmarks import latency, settle, storm
+from benchmarks import latency, scaling, settle, storm
 from benchmarks.measure import HEADINGS, Line, Options, faster, in_turns, line_of, more, times
 from benchmarks.report import markdown, written
 
@@ -90,6 +90,20 @@ def test_latency_is_from_the_row_to_the_commit_that_shows_it(tmp_path: Path) -> 
         os.utime(commit, (visible_s, visible_s))
     assert [float(visible[0] - given[0]) for given, visible in latency.commits(tmp_path)] == [1_000.0, 2_000.0]
     assert latency.percentiles(tmp_path, 60) == (2_000.0, 2_000.0)
+
+
+def test_the_page_on_scaling_takes_new_measurements() -> None:
+    """What stands between the marks is replaced, nothing else, and again the next time; the page has both marks."""
+    page = f"before\n\n{scaling.BEGIN}\nstale\n{scaling.END}\n\nafter\n"
+    line = Line("work", "peer", 1, 2, "s", 2.0)
+    once = scaling.rewritten(page, [line], "On a machine.")
+    assert once.startswith(f"before\n\n{scaling.BEGIN}\n\nOn a machine.\n")
+    assert once.endswith(f"{scaling.END}\n\nafter\n")
+    assert "| 2.00 x |" in once
+    assert "stale" not in once
+    assert scaling.rewritten(once, [line], "On a machine.") == once
+    written_page = (Path(__file__).parents[2] / scaling.PAGE).read_text(encoding="utf-8")
+    assert written_page.index(scaling.BEGIN) < written_page.index(scaling.END)
 
 
 def test_settling_on_the_driver_is_measured() -> None:

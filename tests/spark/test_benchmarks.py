@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks.__main__ import NAMES
 from benchmarks.lines import make_lines
 
 
@@ -20,7 +21,11 @@ def test_lines_are_the_same_each_time(tmp_path: Path) -> None:
     assert {len(line.split(" ")) for line in first["line"].to_pylist()} == {10}
 
 
-@pytest.mark.parametrize("name", ["word_count", "settle", "micro_batch", "latency", "poison", "long_run"])
+WITH_SPARK = [name for name in NAMES if name not in ("acker", "storm")]
+"""Those that need Spark and nothing else; the two others are tested without it."""
+
+
+@pytest.mark.parametrize("name", WITH_SPARK)
 def test_a_benchmark_runs(spark: SparkSession, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The quick form measures both sides and checks their answers."""
     importlib.import_module(f"benchmarks.{name}").main(["--quick", "--data", str(tmp_path)])
