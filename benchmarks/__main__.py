@@ -1,8 +1,95 @@
-"""How do the benchmarks come out, all of them?
+"""How do the benchmarks come out, all of them or some?
 
-python -m benchmarks [--quick]
+python -m benchmarks                       all; takes two hours or so and writes docs/benchmarks.md
+python -m benchmarks word_count acker      some; only prints
+python -m benchmarks --quick               all, small and once: to see that they work
 """
 
-from benchmarks import word_count
+from __future__ import annotations
 
-word_count.main()
+import importlib
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from benchmarks.measure import HEADINGS, Line, Options, SkippedError, options_of, parser_of
+from benchmarks.report import written
+
+NAMES = (
+    "acker",
+    "settle",
+    "word_count",
+    "delta_write",
+    "python_bolts",
+    "flights",
+    "micro_batch",
+    "latency",
+    "storm",
+    "poison",
+    "long_run",
+    "scaling",
+)
+PIPE_WIDTH = 240
+REPORT = Path("docs/benchmarks.md")
+
+
+def measured(names: list[str], options: Options) -> tuple[list[Line], list[str]]:
+    """Run benchmarks one after the other.
+
+    Returns:
+        Their lines, and why some were skipped.
+    """
+    lines: list[Line] = []
+    skipped: list[str] = []
+    with tqdm(names, file=sys.stderr, unit=" benchmarks", disable=None) as progress:
+        for name in progress:
+            progress.set_postfix_str(name)
+            try:
+                lines += lines_of(name, options)
+            except SkippedError as reason:
+                skipped.append(f"{name} was skipped: {reason}")
+    return lines, skipped
+
+
+def lines_of(name: str, options: Options) -> list[Line]:
+    """Run one benchmark.
+
+    Raises:
+        SkippedError: it cannot be run here.
+    """
+    if name == "acker" and not (find_spec("duckdb") and find_spec("polars")):
+        raise SkippedError("DuckDB and Polars are needed: pip install reliable-spark[bench]")
+    lines: list[Line] = importlib.import_module(f"benchmarks.{name}").measure(options)
+    return lines
+
+
+def print_table(lines: list[Line]) -> None:
+    """Print all lines as one table, as wide as it has to be."""
+    table = Table(*HEADINGS)
+    for line in lines:
+        table.add_row(*line.cells())
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure, print, and write the report when everything was measured."""
+    parser = parser_of(__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(NAMES)}")
+    parsed = parser.parse_args(argv)
+    if unknown := set(parsed.names) - set(NAMES):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    options = options_of(parsed)
+    lines, skipped = measured(parsed.names or list(NAMES), options)
+    print_table(lines)
+    for reason in skipped:
+        print(reason)
+    if not options.quick and not parsed.names:
+        REPORT.write_text(written(lines, skipped), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,12 +10,10 @@ minutes here, so old versions are kept for no time at all instead of an hour of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from pyspark.sql import SparkSession
 from tqdm import tqdm
 
 import reliable_spark as rs
-from benchmarks.measure import seconds
+from benchmarks.measure import Line, Options, line_of, run, seconds, times
 from reliable_spark.engine.loop import Loop
 from reliable_spark.engine.protocol import Origin
 from reliable_spark.ledger import tables
@@ -37,41 +35,18 @@ WARM_UP = 0.05
 """The share of batches after which as much is pending as ever will be."""
 
 
-@dataclass(frozen=True)
-class LongRun:
-    """What a run came to; times in milliseconds."""
-
-    name: str
-    first_ms: float
-    last_ms: float
-    worst_ms: float
-    files: int
-    bytes: int
-
-    def __str__(self) -> str:
-        ratio = self.last_ms / self.first_ms
-        return (
-            f"{self.name}: first tenth {self.first_ms:.1f} ms, last tenth {self.last_ms:.1f} ms (ratio {ratio:.2f}), "
-            f"worst {self.worst_ms:.0f} ms; {self.files} files, {self.bytes / 1e6:.1f} MB on the disk"
-        )
-
-
-def summed_up(name: str, times_s: list[float], ledger: Path) -> LongRun:
+def summed_up(work: str, times_s: list[float], ledger: Path) -> Line:
     """Compare the first tenth after the warm-up with the last."""
     times_s = times_s[int(len(times_s) * WARM_UP) :]
     tenth = max(1, len(times_s) // 10)
-    files = [file for file in ledger.rglob("*") if file.is_file()]
-    return LongRun(
-        name,
-        statistics.median(times_s[:tenth]) * 1e3,
-        statistics.median(times_s[-tenth:]) * 1e3,
-        max(times_s) * 1e3,
-        len(files),
-        sum(file.stat().st_size for file in files),
-    )
+    first_ms, last_ms = (statistics.median(part) * 1e3 for part in (times_s[:tenth], times_s[-tenth:]))
+    sizes = [file.stat().st_size for file in ledger.rglob("*") if file.is_file()]
+    disk = f"{len(sizes)} files, {sum(sizes) / 1e6:.1f} MB on the disk"
+    note = f"worst {max(times_s) * 1e3:.0f} ms; {disk}"
+    return line_of([(last_ms, first_ms)], times, work=work, against="the first tenth", unit="ms", note=note)
 
 
-def without_spark(batches: int, directory: Path) -> LongRun:
+def without_spark(batches: int, directory: Path) -> Line:
     """Every fifth row fails at first, so that replays, timeouts and dead letters come along all the time."""
     world = World(random.Random(0), deterministic=True, micro_batches=[])
     world.reach = lambda effect: None  # type: ignore[method-assign]
@@ -91,12 +66,11 @@ def without_spark(batches: int, directory: Path) -> LongRun:
     if not counts.balanced or counts.anchored != batches * ROWS:
         raise AssertionError(str(counts))
     ledger.close()
-    return summed_up(
-        f"{batches:,} batches without Spark, {ledger.last_batch_id + 1:,} with replays", times_s, directory
-    )
+    work = f"last tenth of {batches:,} batches without Spark, {ledger.last_batch_id + 1:,} with replays"
+    return summed_up(work, times_s, directory)
 
 
-def with_spark(spark: SparkSession, batches: int, directory: Path) -> LongRun:
+def with_spark(spark: SparkSession, batches: int, directory: Path) -> Line:
     """A stream of one file per micro-batch, half as many as batches, since each row is replayed once."""
     source, place = directory / "source", str(directory / "ledger")
     source.mkdir(parents=True)
@@ -112,19 +86,25 @@ def with_spark(spark: SparkSession, batches: int, directory: Path) -> LongRun:
         raise AssertionError(str(counts))
     settled = tables.LedgerTable(f"{place}/batches").read().sort_by("batch_id").to_pylist()
     times_s = [(row["settled_at"] - row["begun_at"]).total_seconds() for row in settled]
-    return summed_up(f"{len(settled)} batches with Spark", times_s, Path(place))
+    return summed_up(f"last tenth of {len(settled)} batches with Spark", times_s, Path(place))
+
+
+def measure(options: Options) -> list[Line]:
+    """Measure both."""
+    memory, real = (150, 10) if options.quick else (10_000, 500)
+    spark, retention_hours = rs.session("long run"), tables.RETENTION_HOURS
+    tables.RETENTION_HOURS = 0  # type: ignore[misc]
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            place = Path(directory)
+            return [without_spark(memory, place / "memory"), with_spark(spark, real, place / "real")]
+    finally:
+        tables.RETENTION_HOURS = retention_hours  # type: ignore[misc]
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small: to see that it works")
-    arguments = parser.parse_args(argv)
-    tables.RETENTION_HOURS = 0  # type: ignore[misc]
-    memory, real = (150, 10) if arguments.quick else (10_000, 500)
-    with tempfile.TemporaryDirectory() as directory:
-        print(without_spark(memory, Path(directory) / "memory"))
-        print(with_spark(rs.session("long run"), real, Path(directory) / "real"))
+    run(__doc__, measure, argv)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,18 @@
 """What does a row cost that stops the Spark job, beside the same batch without it?
 
-python -m benchmarks.poison            1,000,000 rows, 3 rounds
+python -m benchmarks.poison            1,000,000 rows, 5 rounds
 python -m benchmarks.poison --quick    10,000 rows, 1 round
 
-Each line: the batch without poison, the batch with it, the difference, and the jobs that it took.
+Each line: the batch with poison, the batch without it, the difference, and the jobs that it took.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import statistics
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import reliable_spark as rs
-from benchmarks.measure import seconds
+from benchmarks.measure import Line, Options, in_turns, line_of, more, run, seconds
 
 POISON = "x"
+POISONS = (1, 50)
 SETTINGS = rs.Settings(max_attempts=1)
 
 Frame = Callable[[DataFrame], rs.AnchoredFrame]
@@ -51,19 +50,7 @@ def bolt(rows: DataFrame) -> rs.AnchoredFrame:
     return rs.anchored(rows, "id").bolt(end_worker, "id long, t string")
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Medians of the rounds."""
-
-    name: str
-    clean_s: float
-    poisoned_s: float
-    jobs: int
-
-    def __str__(self) -> str:
-        more = self.poisoned_s - self.clean_s
-        times = f"{self.clean_s:.2f} s without, {self.poisoned_s:.2f} s with, {more:.2f} s more"
-        return f"{self.name}: {times}, {self.jobs} jobs"
+KINDS: dict[Frame, str] = {cast: "native error", bolt: "dying worker"}
 
 
 def table(spark: SparkSession, directory: Path, rows: int, poison: int) -> DataFrame:
@@ -75,7 +62,7 @@ def table(spark: SparkSession, directory: Path, rows: int, poison: int) -> DataF
     return spark.read.parquet(where)
 
 
-def run(frame: rs.AnchoredFrame, directory: Path, dead: int) -> None:
+def deliver(frame: rs.AnchoredFrame, directory: Path, dead: int) -> None:
     """Run into a Delta sink and check the answers."""
     with tempfile.TemporaryDirectory(dir=directory) as place:
         outcome = frame.run(f"{place}/sink", ledger=f"{place}/ledger", settings=SETTINGS)
@@ -83,37 +70,52 @@ def run(frame: rs.AnchoredFrame, directory: Path, dead: int) -> None:
             raise AssertionError(str(outcome))
 
 
-def measure(spark: SparkSession, rows: int, rounds: int, directory: Path) -> list[Cost]:
-    """Measure each kind of poison against the same batch without it."""
+def jobs_of(spark: SparkSession) -> Callable[[], int]:
+    """Ask how many jobs Spark has run so far."""
     context: Any = spark.sparkContext
-    jobs = context._jsc.sc().dagScheduler().numTotalJobs
-    clean = table(spark, directory, rows, 0)
-    costs = []
-    for poison in (1, 50):
-        poisoned = table(spark, directory, rows, poison)
-        for name, frame in (("native error", cast), ("dying worker", bolt)):
-            pairs = []
-            for _ in range(rounds + 1):
-                clean_s = seconds(partial(run, frame(clean), directory, 0))
-                before = jobs()
-                poisoned_s = seconds(partial(run, frame(poisoned), directory, poison))
-                pairs.append((clean_s, poisoned_s, jobs() - before))
-            clean_s, poisoned_s, count = (statistics.median(column) for column in zip(*pairs[1:], strict=True))
-            costs.append(Cost(f"{poison} x {name} in {rows:,} rows", clean_s, poisoned_s, int(count)))
-    return costs
+    return lambda: int(context._jsc.sc().dagScheduler().numTotalJobs())
+
+
+def compare(frame: Frame, clean: DataFrame, poisoned: tuple[DataFrame, int], options: Options) -> Line:
+    """Run the same batch with poison and without, in turns."""
+    rows, poison = poisoned
+    jobs, counts = jobs_of(clean.sparkSession), []
+
+    def with_poison(place: Path) -> float:
+        before = jobs()
+        took_s = seconds(partial(deliver, frame(rows), place, poison))
+        counts.append(jobs() - before)
+        return took_s
+
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        without = partial(seconds, partial(deliver, frame(clean), place, 0))
+        pairs = in_turns(partial(with_poison, place), without, options)
+    work = f"{poison} x {KINDS[frame]} in {clean.count():,} rows"
+    note = f"{statistics.median_low(counts[options.warm_up :])} jobs"
+    return line_of(pairs, more, work=work, against="the batch without", unit="s", measure="s more", note=note)
+
+
+def measure(options: Options) -> list[Line]:
+    """Measure each kind of poison against the same batch without it."""
+    spark, count = rs.session("poison benchmark"), 10_000 if options.quick else 1_000_000
+    poisons = POISONS[:1] if options.quick else POISONS
+    logger = logging.getLogger("reliable_spark")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    spark.sparkContext.setLogLevel("OFF")  # the errors are meant
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            clean, *poisoned = [(table(spark, Path(directory), count, poison), poison) for poison in (0, *poisons)]
+            return [compare(frame, clean[0], rows, options) for rows in poisoned for frame in KINDS]
+    finally:
+        spark.sparkContext.setLogLevel("ERROR")
+        logger.setLevel(level)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small and once: to see that it works")
-    arguments = parser.parse_args(argv)
-    logging.getLogger("reliable_spark").setLevel(logging.ERROR)
-    spark = rs.session("poison benchmark")
-    spark.sparkContext.setLogLevel("OFF")  # the errors are meant
-    with tempfile.TemporaryDirectory() as directory:
-        for cost in measure(spark, *((10_000, 1) if arguments.quick else (1_000_000, 3)), Path(directory)):
-            print(cost)
+    run(__doc__, measure, argv)
 
 
 if __name__ == "__main__":
