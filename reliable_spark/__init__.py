@@ -17,6 +17,7 @@ from reliable_spark.errors import (
     SettingsError,
     SinkError,
     TooManyFailures,
+    TopologyError,
     UsageError,
 )
 from reliable_spark.frame import AnchoredFrame
@@ -24,15 +25,33 @@ from reliable_spark.grouped import GroupedFrame
 from reliable_spark.session import configure, session
 from reliable_spark.settings import Settings
 from reliable_spark.sinks.base import Delivery
+from reliable_spark.topology import (
+    BasicBolt,
+    BasicOutputCollector,
+    CustomStreamGrouping,
+    OutputCollector,
+    OutputFieldsDeclarer,
+    ReportedFail,
+    RichBolt,
+    Spout,
+    SpoutOutputCollector,
+    Topology,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "HOLD",
     "AnchoredFrame",
+    "BasicBolt",
+    "BasicOutputCollector",
     "BatchContext",
     "Clock",
     "ColumnError",
+    "CustomStreamGrouping",
     "Delivery",
     "Fail",
     "GroupedFrame",
@@ -40,14 +59,25 @@ __all__ = [
     "ManualClock",
     "OperatingError",
     "Outcome",
+    "OutputCollector",
+    "OutputFieldsDeclarer",
     "Query",
     "ReliableSparkError",
+    "ReportedFail",
+    "RichBolt",
     "SchemaError",
     "Settings",
     "SettingsError",
     "SinkError",
+    "Spout",
+    "SpoutOutputCollector",
     "SystemClock",
     "TooManyFailures",
+    "Topology",
+    "TopologyBuilder",
+    "TopologyContext",
+    "TopologyError",
+    "Tuple",
     "TupleRow",
     "UsageError",
     "anchored",
