@@ -80,7 +80,7 @@ class Graph:
 
 def check_name(name: str, what: str, taken: Collection[str] = ()) -> None:
     """Raise TopologyError for an id that is no text, empty, reserved, or taken already."""
-    if not name or not isinstance(name, str):  # type: ignore[redundant-expr] # users may not run mypy
+    if not name or not isinstance(name, str):
         raise TopologyError(f"a {what} id is a text that is not empty, not {name!r}")
     if name.startswith("__"):
         raise TopologyError(f"{what} id {name!r} is reserved: ids that start with '__' are the system's")
