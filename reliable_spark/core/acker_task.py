@@ -68,7 +68,7 @@ class AckerTask:
         """
         tree = self._trees.get(message.anchor)
         if tree is None:
-            if message.kind is Kind.INIT and self._is_full():
+            if message.kind is Kind.INIT and message.value != 0 and self._is_full():
                 return Answer(Verdict.FAILED, message.anchor, message.task, 0.0)
             tree = _Tree(now_s)
             self._trees.put(message.anchor, tree)

@@ -33,14 +33,12 @@ class AckerRunner:
 
     def __init__(self, world: World, context: TopologyContext) -> None:
         self.acker = AckerTask(world.settings.high_water)
-        self.executed = 0
         self._world = world
         self._context = context
         self._outbound = Outbound(world, context)
 
     def deliver(self, input: Tuple) -> None:
         """Take one message or tick."""
-        self.executed += 1
         self._world.count(self._context.task, Metric.EXECUTED, (input.source_component, input.source_stream))
         if input.is_tick:
             self.acker.rotate()
@@ -48,7 +46,7 @@ class AckerRunner:
         root, value, task = (*input.values, 0, NO_TASK)[:3]
         answer = self.acker.take(Message(_KINDS[input.source_stream], root, value, task), self._world.now_s)
         if answer is not None:
-            self._outbound.tell(answer.task, _ANSWERS[answer.verdict], [answer.anchor, answer.age_s])
+            self._outbound.tell(answer.task, _ANSWERS[answer.verdict], [answer.anchor, answer.age_s * 1000])
 
     def close(self) -> None:
         """Nothing is kept."""

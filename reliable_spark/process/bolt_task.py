@@ -96,7 +96,6 @@ class BoltTask:
         self, world: World, context: TopologyContext, bolt: RichBolt, configuration: Mapping[str, Any]
     ) -> None:
         self.user = bolt
-        self.executed = 0
         self._world = world
         self._context = context
         bolt.prepare(configuration, context, BoltCollector(world, context))
@@ -106,7 +105,6 @@ class BoltTask:
         world, task = self._world, self._context.task
         key = (input.source_component, input.source_stream)
         input.executed_at_s = world.now_s
-        self.executed += 1
         world.count(task, Metric.EXECUTED, key)
         try:
             self.user.execute(input)

@@ -13,6 +13,7 @@ from typing import Any
 from reliable_spark.clock import ManualClock
 from reliable_spark.core.graph import ACKER, Component, Graph, executors_of, task_ids
 from reliable_spark.core.statistics import TaskCounts
+from reliable_spark.errors import UsageError
 from reliable_spark.process.acker_task import AckerRunner
 from reliable_spark.process.bolt_task import BoltTask
 from reliable_spark.process.spout_task import SpoutExecutor, SpoutTask
@@ -120,13 +121,26 @@ class Crew:
         context = self._context(task)
         if context.component == ACKER:
             return AckerRunner(self._world, context)
-        user = deepcopy(self._topology.components[context.component])
+        user = self._copy(context.component)
         configuration: Mapping[str, Any] = self.configuration(context.component)
         if task in self._executor_of:
             assert not isinstance(user, RichBolt)
             return SpoutTask(self._world, context, user, configuration, self._executor_of[task])
         assert isinstance(user, RichBolt)
         return BoltTask(self._world, context, user, configuration)
+
+    def _copy(self, component: str) -> Spout | RichBolt:
+        """A task's own copy of the user's object.
+
+        Raises:
+            UsageError: it holds something that cannot be copied, such as a lock or a connection.
+        """
+        try:
+            return deepcopy(self._topology.components[component])
+        except TypeError as error:
+            raise UsageError(
+                f"{component!r} cannot be copied for its tasks ({error}): make such things in prepare() or open()"
+            ) from None
 
     def _context(self, task: int) -> TopologyContext:
         world = self._world

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from reliable_spark.core.graph import SYSTEM, TICK_STREAM
-from reliable_spark.core.statistics import ComponentStatistics, component_statistics
+from reliable_spark.core.statistics import ALL_TIME, ComponentStatistics, Metric, component_statistics
 from reliable_spark.errors import OperatingError, UsageError
 from reliable_spark.process.crew import Crew, world_of
 from reliable_spark.process.spout_task import SpoutExecutor, SpoutTask
@@ -23,8 +23,8 @@ from reliable_spark.topology.tuples import Tuple
 IDLE_STEP_S = 1.0
 """How often an idle spout is asked for a tuple while simulated time passes."""
 
-ROUNDS_MAX = 100_000
-"""A spout that has emitted in this many rounds while no time passed will not stop by itself."""
+STEPS_MAX = 10_000_000
+"""What has not come to rest after this many steps while no time passed will not do so by itself."""
 
 
 class ProcessEngine:
@@ -122,7 +122,9 @@ class ProcessEngine:
         """Tuples that one or all tasks executed, ticks included."""
         tasks = self._world.tasks[component]
         chosen = tasks if task is None else [tasks[task]]
-        return sum(getattr(self._crew.tasks[each], "executed", 0) for each in chosen)
+        now_s = self._world.now_s
+        counts = [self._world.counts[each] for each in chosen]
+        return int(sum(each.total(Metric.EXECUTED, ALL_TIME, now_s, lambda key: True) for each in counts))
 
     def statistics(self, component: str) -> ComponentStatistics:
         """The component's page of Storm's UI."""
@@ -137,16 +139,16 @@ class ProcessEngine:
         while self._round(until_s) and self._world.now_s <= until_s:
             rounds = rounds + 1 if self._world.now_s == quiet_since_s else 0
             quiet_since_s = self._world.now_s
-            if rounds > ROUNDS_MAX:
-                raise OperatingError(f"still not settled after {ROUNDS_MAX} rounds: a spout or a bolt never stops")
+            if rounds > STEPS_MAX:
+                raise OperatingError(f"still not settled after {STEPS_MAX} rounds: a spout never stops emitting")
 
     def _round(self, until_s: float) -> bool:
         """Deliver what is queued, then let the spouts emit; says whether anything happened."""
         world, delivered = self._world, 0
         self._ring()
         while world.queue and world.now_s <= until_s:
-            if delivered > ROUNDS_MAX * 100:
-                raise OperatingError("still not settled: tuples beget tuples without end")
+            if delivered > STEPS_MAX:
+                raise OperatingError(f"still not settled after {STEPS_MAX} tuples: a spout emits for every answer")
             self._deliver(*world.queue.popleft())
             delivered += 1
             self._ring()

@@ -142,7 +142,7 @@ class SpoutTask:
 
     def deliver(self, input: Tuple) -> None:
         """Hear from an acker about a tree; one that is pending no more was answered before, and nothing happens."""
-        root, age_s = input.values
+        root, age_ms = input.values
         if input.source_stream == "__ack_reset_timeout":
             pending = self.executor.pending.get(root)
             if pending is not None:
@@ -153,7 +153,7 @@ class SpoutTask:
             return
         assert pending.task == self._context.task, "a tree is answered to the task that emitted it"
         if input.source_stream == "__ack_ack":
-            self._acked(pending, age_s)
+            self._acked(pending, age_ms)
         else:
             self.failed(pending)
 
@@ -167,9 +167,9 @@ class SpoutTask:
         """Let the user's spout close."""
         self.user.close()
 
-    def _acked(self, pending: Pending, age_s: float) -> None:
+    def _acked(self, pending: Pending, age_ms: float) -> None:
         key = (self._context.component, pending.stream)
         self._world.count(self._context.task, Metric.ACKED, key)
-        self._world.count(self._context.task, Metric.COMPLETE_MS, key, age_s * 1000)
+        self._world.count(self._context.task, Metric.COMPLETE_MS, key, age_ms)
         self._world.acks[self._context.component].append(pending.message_id)
         self.user.ack(pending.message_id)

@@ -145,7 +145,7 @@ class TestTopology:
             raise UsageError(f"component {component!r} keeps no state: give it an attribute `state`") from None
 
     def executed(self, component: str, task: int | None = None) -> int:
-        """How many tuples one task, or all of a component, executed since it started; ticks count."""
+        """How many tuples one task, or all of a component, executed since the topology began; ticks count."""
         self._check(component, task or 0)
         return self._engine.executed(component, task)
 

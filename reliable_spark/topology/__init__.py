@@ -4,6 +4,7 @@ from reliable_spark.topology.bolts import BasicBolt, BasicOutputCollector, Outpu
 from reliable_spark.topology.builder import BoltDeclarer, CustomStreamGrouping, SpoutDeclarer, Topology, TopologyBuilder
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer
+from reliable_spark.topology.log_spout import Log, LogSpout, LogSpoutSettings, Record
 from reliable_spark.topology.spouts import Spout, SpoutOutputCollector
 from reliable_spark.topology.tuples import Tuple
 
@@ -12,8 +13,12 @@ __all__ = [
     "BasicOutputCollector",
     "BoltDeclarer",
     "CustomStreamGrouping",
+    "Log",
+    "LogSpout",
+    "LogSpoutSettings",
     "OutputCollector",
     "OutputFieldsDeclarer",
+    "Record",
     "ReportedFail",
     "RichBolt",
     "Spout",
