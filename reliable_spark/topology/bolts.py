@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from reliable_spark.bolts import Fail
 from reliable_spark.core.graph import DEFAULT_STREAM
+from reliable_spark.errors import UsageError
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer
 from reliable_spark.topology.tuples import Tuple
@@ -120,7 +121,7 @@ class BasicBolt(_Component):
     """A bolt that takes a tuple, emits what follows from it, and is done with it.
 
     Guarantee: the tuple is acked when `execute` returns and failed when it raises; what was emitted before stays
-    emitted, in the failed tree.
+    emitted, in the failed tree. A `UsageError` is nobody's failure but the program's and comes through.
 
     Attributes:
         failing: what `execute` may raise to fail the tuple; other exceptions kill the task, and the tree times out.
@@ -172,6 +173,8 @@ class BasicBoltExecutor(RichBolt):
         """Execute, then ack, or fail and report."""
         try:
             self.bolt.execute(input, BasicOutputCollector(self._collector, input))
+        except UsageError:
+            raise  # the program is wrong, not the tuple
         except self.bolt.failing as error:
             if not isinstance(error, Fail) or isinstance(error, ReportedFail):
                 self._collector.report_error(error)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import pytest
 
@@ -262,6 +264,78 @@ def test_a_field_that_is_not_there_is_named() -> None:
     topology.feed("s", [1], message_id=1)
     with pytest.raises(UsageError, match="did you mean 'value'"):
         topology.settle()
+
+
+def test_a_wrong_emit_of_a_basic_bolt_comes_out_too() -> None:
+    """It is not taken for a failure of the tuple."""
+
+    class Wrong(BasicBolt):
+        def execute(self, input: Tuple, collector: BasicOutputCollector) -> None:
+            collector.emit([1], stream="nowhere")
+
+    topology = started(line(Wrong()))
+    topology.feed("s", [1], message_id=1)
+    with pytest.raises(UsageError, match="has no stream 'nowhere'"):
+        topology.settle()
+    assert topology.fails("s") == []
+
+
+def test_emit_returns_the_receiving_tasks() -> None:
+    """One id per delivery; none when nobody subscribes."""
+    builder = line(Does(lambda bolt, input: bolt.state.append(bolt.collector.emit(input.values, input))))
+    feed(first := started(builder), 1)
+    assert first.state("b1") == [[]]
+    builder.set_bolt("c", AckOnly(), 2).all_grouping("b1")
+    builder.set_bolt("d", AckOnly(), 1).all_grouping("b1")
+    feed(second := started(builder), 1)
+    assert second.state("b1") == [[3, 4, 5]]
+
+
+def test_a_bolt_is_prepared_with_its_own_configuration_and_cleaned_up_once() -> None:
+    """The component's keys win over the topology's; a dead task is not cleaned up."""
+    seen: list[object] = []
+
+    class Watched(RichBolt):
+        def component_configuration(self) -> dict[str, object]:
+            return {"topology.tick.tuple.freq.secs": 7, "topology.max.spout.pending": 1}
+
+        def prepare(self, configuration: Mapping[str, Any], context: object, collector: object) -> None:
+            seen.append([configuration[f"topology.{key}"] for key in ("tick.tuple.freq.secs", "max.spout.pending")])
+
+        def cleanup(self) -> None:
+            seen.append("cleanup")
+
+    builder = TopologyBuilder()
+    builder.set_spout("s", FeedSpout(["value"]), 1)
+    declarer = builder.set_bolt("b", Watched(), 1).shuffle_grouping("s")
+    declarer.add_configuration("topology.max.spout.pending", 2)
+    topology = started(builder, tick_tuple_freq_secs=5)
+    topology.kill_task("b", 0)
+    topology.close()
+    assert seen == [[7, 2], [7, 2], "cleanup"]
+
+
+def test_what_cannot_be_copied_is_said_so() -> None:
+    """A lock belongs into `prepare`."""
+
+    class Locked(RichBolt):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+    with pytest.raises(UsageError, match=r"'b1' cannot be copied for its tasks .* in prepare\(\)"):
+        started(line(Locked()))
+
+
+def test_late_acks_from_another_thread() -> None:
+    """A bolt may hold tuples and let another thread ack them."""
+    bolts: list[Does] = []
+    topology = started(line(Does(lambda bolt, input: (bolt.state.append(input), bolts.append(bolt)))))
+    feed(topology, 1, 2)
+    thread = threading.Thread(target=lambda: [bolts[0].collector.ack(each) for each in bolts[0].state])
+    thread.start()
+    thread.join()
+    topology.settle()
+    assert topology.acks("s") == [1, 2]
 
 
 def test_tuples_are_equal_only_to_themselves() -> None:

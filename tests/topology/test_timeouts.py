@@ -208,6 +208,26 @@ def test_a_spout_task_dies_and_its_trees_are_forgotten() -> None:
     assert topology.pending("s") == 1
 
 
+def test_a_tick_on_its_way_outlives_the_task_it_was_sent_to() -> None:
+    """It stands for the whole executor: the other task's tree still times out at the second tick."""
+
+    def work_when_told(bolt: Does, input: Tuple) -> None:
+        if input["value"] == "work":
+            bolt.context.clock.wait(15, threading.Event())
+
+    builder = TopologyBuilder()
+    builder.set_spout("s", FeedSpout(["value"]), 1).set_num_tasks(2)
+    builder.set_bolt("b", Does(work_when_told), 1).shuffle_grouping("s")
+    topology = started(builder, timeout=10)
+    feed(topology, 1, 2)
+    topology.feed("s", ["work"])
+    topology.advance(1)  # the work ends at 15, behind the end of the second; the tick of 10 is still on its way
+    assert topology.now_s() == 15
+    topology.kill_task("s", 0)
+    topology.advance(5)
+    assert topology.fails("s") == [2]
+
+
 def test_what_waits_in_the_source_outlives_the_spout_task() -> None:
     """A fed value that was not emitted belongs to the source."""
     topology = started(line(AckOnly()))
