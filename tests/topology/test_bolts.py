@@ -43,6 +43,15 @@ def test_d2_tick_tuples_arrive_on_schedule() -> None:
     assert topology.statistics("__acker").executed == 2 + 3  # init, ack, and its own ticks
 
 
+def test_d2_ticks_of_a_fraction_of_a_second_do_not_drift() -> None:
+    """Three tenths hold three ticks, though three times 0.1 is more than 0.3 in floating point."""
+    topology = started(line(AckOnly()), tick_tuple_freq_secs=0.1)
+    topology.advance(0.3)
+    assert topology.executed("b1") == 3
+    topology.advance(9.7)
+    assert topology.executed("b1") == 100
+
+
 def test_d3_tick_with_and_without_something_to_report() -> None:
     """A component's own period: its tick reports the counts unanchored; other components get none."""
 
@@ -329,9 +338,18 @@ def test_what_cannot_be_copied_is_said_so() -> None:
 def test_late_acks_from_another_thread() -> None:
     """A bolt may hold tuples and let another thread ack them."""
     bolts: list[Does] = []
-    topology = started(line(Does(lambda bolt, input: (bolt.state.append(input), bolts.append(bolt)))))
+
+    def hold(bolt: Does, input: Tuple) -> None:
+        bolt.state.append(input)
+        bolts.append(bolt)
+
+    def ack_all() -> None:
+        for each in bolts[0].state:
+            bolts[0].collector.ack(each)
+
+    topology = started(line(Does(hold)))
     feed(topology, 1, 2)
-    thread = threading.Thread(target=lambda: [bolts[0].collector.ack(each) for each in bolts[0].state])
+    thread = threading.Thread(target=ack_all)
     thread.start()
     thread.join()
     topology.settle()

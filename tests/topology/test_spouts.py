@@ -134,6 +134,18 @@ def test_c4_activate_and_deactivate_are_told_once_each() -> None:
     assert state["calls"] == ["activate", "deactivate", "activate", "deactivate", "close"]
 
 
+def test_c4_a_spout_task_that_starts_again_is_activated_if_the_topology_is() -> None:
+    """While the topology is inactive it is only opened."""
+    topology = started(line_from(CountingSpout(limit=1), AckOnly()))
+    topology.kill_task("s", 0)
+    assert topology.state("s")["calls"] == ["activate"]
+    topology.deactivate()
+    topology.kill_task("s", 0)
+    assert topology.state("s")["calls"] == []
+    topology.activate()
+    assert topology.state("s")["calls"] == ["activate"]
+
+
 def test_c4_two_topologies_in_one_process() -> None:
     """Each sees only its own ids, also when both come from one builder."""
     builder = line(Identity(), AckOnly())
