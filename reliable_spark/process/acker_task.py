@@ -37,6 +37,11 @@ class AckerRunner:
         self._context = context
         self._outbound = Outbound(world, context)
 
+    @property
+    def state(self) -> int:
+        """How many trees it holds, strays included."""
+        return len(self.acker)
+
     def deliver(self, input: Tuple) -> None:
         """Take one message or tick."""
         self._world.count(self._context.task, Metric.EXECUTED, (input.source_component, input.source_stream))

@@ -76,10 +76,10 @@ class Crew:
             self._executor_of[task].forget(task)
         self.tasks[task] = self._started(task)
 
-    def instance(self, task: int) -> Spout | RichBolt | None:
-        """The user's object that runs in a task; None for an acker."""
+    def instance(self, task: int) -> Spout | RichBolt | AckerRunner:
+        """The user's object that runs in a task, or the acker."""
         running = self.tasks[task]
-        return None if isinstance(running, AckerRunner) else running.user
+        return running if isinstance(running, AckerRunner) else running.user
 
     def configuration(self, name: str) -> dict[str, Any]:
         """The Storm keys that hold for a component: its own win over the topology's."""

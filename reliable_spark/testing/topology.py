@@ -133,7 +133,7 @@ class TestTopology:
         return self._engine.pending(self._check_spout(spout))
 
     def state(self, component: str, task: int = 0) -> Any:
-        """The `state` of the user's object in a task.
+        """The `state` of the user's object in a task; an acker's is the number of trees it holds.
 
         Raises:
             UsageError: it has none.

@@ -204,6 +204,31 @@ def test_k11_reader_does_not_go_back_behind_a_commit() -> None:
     assert driven.call(5) == []
 
 
+def test_k11_a_retry_does_not_move_the_reader_back() -> None:
+    """With small batches the call after the retry emits the next new record."""
+    driven = Driven(log(11), batch=2)
+    driven.call(10)
+    driven.ack(*range(1, 10))
+    driven.fail(0)
+    assert [driven.call(), driven.call()] == [[0], [10]]
+
+
+def test_answers_that_are_no_news_are_ignored() -> None:
+    """A fail after the ack, an ack after the fail, a second fail: the first answer stands, until the next emit."""
+    driven = Driven(log(2), backoff=Backoff(initial_s=1, period_s=1))
+    driven.call(2)
+    driven.ack(0)
+    driven.fail(0, 1)
+    driven.ack(1)
+    driven.clock.advance(0.5)
+    driven.fail(1)
+    assert driven.call() == []
+    driven.clock.advance(0.5)
+    assert driven.call(3) == [1]
+    driven.spout.deactivate()
+    assert driven.log.commits == [("P", 1)]
+
+
 def test_k12_commit_over_a_void() -> None:
     """Offsets that never were hold nothing up, neither between acked records nor beside one in flight."""
     driven = Driven(MemoryLog({"P": dict.fromkeys([0, 1, 2, 3, 4, 8, 9])}), values_of=lambda value: ["x"])

@@ -170,6 +170,22 @@ def hold_in_third_task(bolt: Does, input: Tuple) -> None:
         bolt.collector.ack(input)
 
 
+def test_each_emitter_has_its_own_custom_grouping() -> None:
+    """What one emitting task's grouping remembers the other's does not."""
+
+    class Alternating(FirstTasks):
+        def choose_tasks(self, task: int, values: Sequence[Any]) -> Sequence[int]:
+            self.n += 1
+            return [self.tasks[self.n % 2]]
+
+    builder = TopologyBuilder()
+    builder.set_spout("s", FeedSpout(["value"]), 2)
+    builder.set_bolt("b", Does(keep_values), 2).custom_grouping("s", Alternating(2))
+    topology = started(builder)
+    feed(topology, 1, 2)
+    assert sorted(topology.executed("b", task=task) for task in range(2)) == [0, 2]
+
+
 def test_a_custom_grouping_may_choose_no_task_but_no_strangers() -> None:
     """Nobody gets the tuple and its tree is complete; a task of another component is refused."""
 

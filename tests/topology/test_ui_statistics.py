@@ -98,10 +98,10 @@ def test_latencies_and_capacity_by_the_simulated_clock() -> None:
 
 
 def test_without_ackers_acks_stay_empty() -> None:
-    """Emitted and executed are counted, acked and complete latency are not."""
-    topology = started(line(Identity(), AckOnly()), ackers=0)
+    """Emitted and executed are counted; acked, failed and complete latency are not."""
+    topology = started(line(Identity(), Does(fail)), ackers=0)
     feed(topology, 1)
     assert topology.acks("s") == [1]
     for component in ("s", "b1", "b2"):
-        assert topology.statistics(component).acked == 0
+        assert (topology.statistics(component).acked, topology.statistics(component).failed) == (0, 0)
     assert topology.statistics("b2").executed == 1
