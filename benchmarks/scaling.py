@@ -51,7 +51,7 @@ def make_trees(spark: SparkSession, count: int, incomplete_one_in: int) -> Trees
     root = F.xxhash64(F.lit("tree"), "id")
     units = spark.range(count).select("id", root.alias(ANCHOR), root.alias(TUPLE_ID))
     children = units.withColumn("child", F.explode(F.sequence(F.lit(0), F.lit(LEAVES_PER_TREE - 1))))
-    leaves = with_share(children, F.col("child"), F.lit(LEAVES_PER_TREE))
+    leaves = with_share(children, "child", str(LEAVES_PER_TREE))
     kept = leaves.where(~((F.col("child") == 0) & (F.col("id") % incomplete_one_in == 0)))
     return units.select(ANCHOR, TUPLE_ID).localCheckpoint(), kept.select(ANCHOR, TUPLE_ID).localCheckpoint()
 

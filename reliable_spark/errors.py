@@ -4,7 +4,8 @@ ReliableSparkError
 ├── UsageError            the program is wrong: raised where the call is made, before any row is read
 │   ├── ColumnError       a column that is not there, twice there, reserved, or of the wrong type
 │   ├── SchemaError       a schema or a type that cannot be parsed, computed or stored
-│   └── SettingsError     a setting that is unknown or out of range
+│   ├── SettingsError     a setting that is unknown or out of range
+│   └── TopologyError     a topology that cannot be built: an unknown, reserved or repeated name, a cycle
 └── OperatingError        the world is wrong: raised while running; nothing was settled, start again
     ├── LedgerError       the ledger cannot be read, written or trusted
     ├── SinkError         the sink refused
@@ -35,6 +36,10 @@ class SchemaError(UsageError):
 
 class SettingsError(UsageError):
     """A setting is unknown or out of its range."""
+
+
+class TopologyError(UsageError):
+    """A topology names what is not there, repeats or reserves a name, or has a cycle."""
 
 
 class OperatingError(ReliableSparkError):

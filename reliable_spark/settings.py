@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,6 +11,28 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from reliable_spark.errors import SettingsError, nearest
 
 SPARK_PREFIX = "spark.reliable."
+
+_LOG = logging.getLogger(__name__)
+
+
+class TopologySettings(BaseModel):
+    """What only a topology has. Frozen.
+
+    Args:
+        message_timeouts: whether trees time out at all (Storm: `topology.enable.message.timeouts`).
+        tick_s: the period of the bolts' tick tuples, seconds; None means none
+            (Storm: `topology.tick.tuple.freq.secs`).
+        workers: how many ackers there are when `ackers` is None (Storm: `topology.workers`).
+        tasks: how many tasks a component has that does not say so; None means one per executor
+            (Storm: `topology.tasks`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    message_timeouts: bool = True
+    tick_s: float | None = Field(default=None, gt=0)
+    workers: int = Field(default=1, ge=1)
+    tasks: int | None = Field(default=None, ge=1)
 
 
 class Settings(BaseModel):
@@ -33,6 +56,9 @@ class Settings(BaseModel):
             are in the sink all of them and once, or none. See docs/guarantees.md for what each mode needs.
         checkpoint_interval_s: how often stateful bolts are checkpointed
             (Storm: `topology.state.checkpoint.interval.ms`).
+        topology: what only a topology has.
+
+    In a topology `ackers=None` means one per worker and `high_water=None` means no high-water mark, as in Storm.
 
     Raises:
         SettingsError: a name is unknown (the nearest known one is named), a value is out of range, or two do not
@@ -51,6 +77,7 @@ class Settings(BaseModel):
     max_bad_ratio: float = Field(default=0.5, ge=0, le=1)
     delivery: Literal["at_most_once", "at_least_once", "exactly_once"] = "at_least_once"
     checkpoint_interval_s: float = Field(default=1.0, ge=0.1)
+    topology: TopologySettings = TopologySettings()
 
     def __init__(self, **values: Any) -> None:
         unknown = [name for name in values if name not in type(self).model_fields]
@@ -67,22 +94,28 @@ class Settings(BaseModel):
 
     @classmethod
     def from_storm(cls, configuration: Mapping[str, Any]) -> Settings:
-        """Read the settings from Storm's own keys.
+        """Read the settings from Storm's own keys; a key without meaning here is said so in one line of the log.
 
         Args:
-            configuration: Storm's `topology.*` keys and values.
+            configuration: Storm's `topology.*` keys and values; null means Storm's default.
 
         Raises:
             SettingsError: a key is not known here; the nearest known one is named.
         """
+        check_storm_keys(configuration)
         values: dict[str, Any] = {}
+        topology: dict[str, Any] = {}
         for key, value in configuration.items():
-            if key not in STORM_KEYS:
-                raise SettingsError(f"unknown Storm key {key!r}{nearest(key, STORM_KEYS)}")
-            name, units_per_storm_unit = STORM_KEYS[key]
-            if value is not None:
+            if key in WITHOUT_MEANING:
+                _LOG.warning("%s has no meaning here: %s", key, WITHOUT_MEANING[key])
+            elif value is None or (key == "topology.max.spout.pending" and value == 0):
+                continue  # null is Storm's default; so is a limit of no tuples
+            elif key in TOPOLOGY_KEYS:
+                topology[TOPOLOGY_KEYS[key]] = value
+            else:
+                name, units_per_storm_unit = STORM_KEYS[key]
                 values[name] = value * units_per_storm_unit if units_per_storm_unit != 1 else value
-        return cls(**values)
+        return cls(**values, topology=topology)
 
     @classmethod
     def from_spark(cls, spark: Any) -> Settings:
@@ -108,3 +141,67 @@ STORM_KEYS: dict[str, tuple[str, float]] = {
     "topology.state.checkpoint.interval.ms": ("checkpoint_interval_s", 0.001),
 }
 """Storm's key -> our setting, and what one of Storm's units is in ours."""
+
+TOPOLOGY_KEYS: dict[str, str] = {
+    "topology.enable.message.timeouts": "message_timeouts",
+    "topology.tick.tuple.freq.secs": "tick_s",
+    "topology.workers": "workers",
+    "topology.tasks": "tasks",
+}
+"""Storm's key -> our setting of a topology."""
+
+_PRESSURE = "queues are not bounded here; topology.max.spout.pending bounds what is in flight"
+_BATCHING = "tuples are not sent in batches of a size of one's own"
+_WAITING = "an idle task costs nothing here"
+_LOCALITY = "tasks are dealt tuples in turn, wherever they run"
+_WINDOWS = "windows are Spark's"
+
+WITHOUT_MEANING: dict[str, str] = {
+    "topology.ras.acker.executors.per.worker": "there is no resource-aware scheduler; set topology.acker.executors",
+    "topology.stats.sample.rate": "statistics are exact",
+    "num.stat.buckets": "statistics have 20 buckets per window",
+    "topology.builtin.metrics.bucket.size.secs": "statistics have the windows of Storm's UI",
+    "topology.executor.receive.buffer.size": _PRESSURE,
+    "topology.executor.overflow.limit": _PRESSURE,
+    "topology.backpressure.check.millis": _PRESSURE,
+    "topology.backpressure.enable": _PRESSURE,
+    "backpressure.disruptor.high.watermark": _PRESSURE,
+    "backpressure.disruptor.low.watermark": _PRESSURE,
+    "topology.transfer.buffer.size": _BATCHING,
+    "topology.transfer.batch.size": _BATCHING,
+    "topology.producer.batch.size": _BATCHING,
+    "topology.producer.batch.dynamic": _BATCHING,
+    "topology.batch.flush.interval.millis": _BATCHING,
+    **{f"topology.{kind}.wait.strategy": _WAITING for kind in ("backpressure", "bolt", "spout")},
+    **{
+        f"topology.{kind}.wait.progressive.{level}": _WAITING
+        for kind in ("backpressure", "bolt", "spout")
+        for level in ("level1.count", "level2.count", "level3.sleep.millis")
+    },
+    **{f"topology.{kind}.wait.park.microsec": _WAITING for kind in ("backpressure", "bolt", "spout")},
+    "topology.spout.recvq.skips": _WAITING,
+    "topology.disable.loadaware.messaging": _LOCALITY,
+    "topology.localityaware.higher.bound": _LOCALITY,
+    "topology.localityaware.lower.bound": _LOCALITY,
+    "topology.state.provider": "state is kept by the engine",
+    "topology.state.provider.config": "state is kept by the engine",
+    "topology.bolts.window.length.count": _WINDOWS,
+    "topology.bolts.window.length.duration.ms": _WINDOWS,
+    "topology.bolts.window.sliding.interval.count": _WINDOWS,
+    "topology.bolts.window.sliding.interval.duration.ms": _WINDOWS,
+    "topology.bolts.tuple.timestamp.max.lag.ms": _WINDOWS,
+    "topology.bolts.watermark.event.interval.ms": _WINDOWS,
+    "topology.bolts.late.tuple.stream": _WINDOWS,
+    "topology.bolts.message.id.field.name": _WINDOWS,
+    "topology.error.throttle.interval.secs": "every reported error is kept",
+    "topology.max.error.report.per.interval": "every reported error is kept",
+}
+"""Storm's keys that are accepted and do nothing, and why."""
+
+
+def check_storm_keys(keys: Iterable[str]) -> None:
+    """Raise SettingsError for the first key that Storm does not have, naming the nearest one that it has."""
+    known = [*STORM_KEYS, *TOPOLOGY_KEYS, *WITHOUT_MEANING]
+    for key in keys:
+        if key not in known:
+            raise SettingsError(f"unknown Storm key {key!r}{nearest(key, known)}")

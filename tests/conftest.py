@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 TESTS = Path(__file__).parent
 
 os.environ["SPARK_CONF_DIR"] = str(TESTS / "conf")  # for this process and those that tests start
+
+# A property holds or does not; how long an example takes on a busy machine says nothing about it.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

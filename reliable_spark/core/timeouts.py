@@ -95,6 +95,10 @@ class RotatingMap(Generic[Key, Value]):
         self._buckets.appendleft({})
         return dropped
 
+    def items(self) -> list[tuple[Key, Value]]:
+        """The pairs of all buckets, newest bucket first."""
+        return [pair for bucket in self._buckets for pair in bucket.items()]
+
     def __contains__(self, key: object) -> bool:
         """Whether any bucket has the key."""
         return any(key in bucket for bucket in self._buckets)

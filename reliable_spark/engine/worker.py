@@ -238,9 +238,7 @@ def _tuple_rows(rows: pa.RecordBatch, context: BatchContext) -> Iterator[TupleRo
 
 def _values_of(column: pa.Array) -> list[Any]:
     # asked for dicts, Arrow makes every value in Python: only where there is a map
-    values: list[Any] = (
-        column.to_pylist(maps_as_pydicts="strict") if "map<" in str(column.type) else column.to_pylist()
-    )
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict") if "map<" in str(column.type) else column.to_pylist()
     return values
 
 

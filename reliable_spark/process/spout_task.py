@@ -1,0 +1,175 @@
+"""The tasks of a spout, their collector, and the executor whose pending map they share.
+
+Source: Storm's `executor/spout/SpoutExecutor`, `executor/spout/SpoutOutputCollectorImpl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from reliable_spark.core.graph import DEFAULT_STREAM
+from reliable_spark.core.statistics import Metric
+from reliable_spark.core.timeouts import RotatingMap
+from reliable_spark.process.outbound import Outbound
+from reliable_spark.process.world import World
+from reliable_spark.topology.context import TopologyContext
+from reliable_spark.topology.spouts import Spout
+from reliable_spark.topology.tuples import Tuple
+
+
+class Pending(NamedTuple):
+    """A tracked emit that has no answer."""
+
+    task: int
+    stream: str
+    message_id: Any
+
+
+class SpoutExecutor:
+    """What the spout tasks of one executor share: one map of pending trees, rotated once per tick (STORM-3693).
+
+    Args:
+        limit: how many trees may be pending before `next_tuple` is called no more.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.tasks: dict[int, SpoutTask] = {}
+        self.pending: RotatingMap[int, Pending] = RotatingMap(2)
+        self._limit = limit
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether as many trees are pending as may be."""
+        return len(self.pending) >= self._limit
+
+    def rotate(self) -> list[Pending]:
+        """One tick: what has been pending for more than one whole period is due to be failed, by its own task."""
+        return list(self.pending.rotate().values())
+
+    def forget(self, task: int) -> None:
+        """A task died: its trees have nobody to be told to."""
+        for root in [root for root, each in self.pending.items() if each.task == task]:
+            self.pending.remove(root)
+
+
+class SpoutCollector:
+    """Implements `topology.spouts.SpoutOutputCollector`."""
+
+    def __init__(self, world: World, context: TopologyContext, executor: SpoutExecutor, spout: Spout) -> None:
+        self._world = world
+        self._context = context
+        self._executor = executor
+        self._spout = spout
+        self._outbound = Outbound(world, context)
+        self.emits = 0
+
+    def emit(
+        self, values: Sequence[Any], stream: str = DEFAULT_STREAM, message_id: Hashable | None = None
+    ) -> list[int]:
+        """Send a tuple; with a message id its tree is tracked."""
+        targets = self._outbound.targets(values, stream)
+        self._send(values, stream, targets, message_id)
+        return targets
+
+    def emit_direct(
+        self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM, message_id: Hashable | None = None
+    ) -> None:
+        """Send a tuple to one task by its id."""
+        self._send(values, stream, self._outbound.direct_targets(task, values, stream), message_id)
+
+    def pending_count(self) -> int:
+        """How many tracked tuples of this executor have no answer yet."""
+        return len(self._executor.pending)
+
+    def report_error(self, error: BaseException) -> None:
+        """Keep the error for whoever looks."""
+        self._world.report(self._context.component, error)
+
+    def _send(self, values: Sequence[Any], stream: str, targets: list[int], message_id: Hashable | None) -> None:
+        self.emits += 1
+        if message_id is None or not self._world.is_tracking:
+            self._outbound.send(values, stream, targets, dict)
+            if message_id is not None:
+                self._world.acks[self._context.component].append(message_id)
+                self._spout.ack(message_id)  # without ackers a tuple counts as done once it is emitted
+            return
+        root, init_val = self._world.new_id(), 0
+
+        def new_edges() -> Mapping[int, int]:
+            nonlocal init_val
+            edge = self._world.new_id()
+            init_val ^= edge
+            return {root: edge}
+
+        self._outbound.send(values, stream, targets, new_edges)
+        self._executor.pending.put(root, Pending(self._context.task, stream, message_id))
+        self._outbound.tell_acker("__ack_init", [root, init_val, self._context.task])
+
+
+class SpoutTask:
+    """A task that runs a user's spout.
+
+    Args:
+        world: what the tasks share.
+        context: which task it is.
+        spout: its own copy of the user's spout.
+        configuration: the Storm keys that hold for it.
+        executor: where it runs.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        context: TopologyContext,
+        spout: Spout,
+        configuration: Mapping[str, Any],
+        executor: SpoutExecutor,
+    ) -> None:
+        self.user = spout
+        self.executor = executor
+        self._world = world
+        self._context = context
+        self._collector = SpoutCollector(world, context, executor, spout)
+        executor.tasks[context.task] = self
+        spout.open(configuration, context, self._collector)
+
+    def next_tuple(self) -> bool:
+        """Ask the spout for a tuple once; says whether it emitted one."""
+        before = self._collector.emits
+        self.user.next_tuple()
+        return self._collector.emits > before
+
+    def deliver(self, input: Tuple) -> None:
+        """Hear from an acker about a tree; one that is pending no more was answered before, and nothing happens."""
+        root, age_ms = input.values
+        if input.source_stream == "__ack_reset_timeout":
+            pending = self.executor.pending.get(root)
+            if pending is not None:
+                self.executor.pending.put(root, pending)
+            return
+        pending = self.executor.pending.remove(root)
+        if pending is None:
+            return
+        assert pending.task == self._context.task, "a tree is answered to the task that emitted it"
+        if input.source_stream == "__ack_ack":
+            self._acked(pending, age_ms)
+        else:
+            self.failed(pending)
+
+    def failed(self, pending: Pending) -> None:
+        """Fail one of the task's own trees."""
+        self._world.count(self._context.task, Metric.FAILED, (self._context.component, pending.stream))
+        self._world.fails[self._context.component].append(pending.message_id)
+        self.user.fail(pending.message_id)
+
+    def close(self) -> None:
+        """Let the user's spout close."""
+        self.user.close()
+
+    def _acked(self, pending: Pending, age_ms: float) -> None:
+        key = (self._context.component, pending.stream)
+        self._world.count(self._context.task, Metric.ACKED, key)
+        self._world.count(self._context.task, Metric.COMPLETE_MS, key, age_ms)
+        self._world.acks[self._context.component].append(pending.message_id)
+        self.user.ack(pending.message_id)

@@ -1,0 +1,31 @@
+"""Topologies as Storm has them: spouts and bolts, joined by groupings."""
+
+from reliable_spark.topology.bolts import BasicBolt, BasicOutputCollector, OutputCollector, ReportedFail, RichBolt
+from reliable_spark.topology.builder import BoltDeclarer, CustomStreamGrouping, SpoutDeclarer, Topology, TopologyBuilder
+from reliable_spark.topology.context import TopologyContext
+from reliable_spark.topology.declarer import OutputFieldsDeclarer
+from reliable_spark.topology.log_spout import Log, LogSpout, LogSpoutSettings, Record
+from reliable_spark.topology.spouts import Spout, SpoutOutputCollector
+from reliable_spark.topology.tuples import Tuple
+
+__all__ = [
+    "BasicBolt",
+    "BasicOutputCollector",
+    "BoltDeclarer",
+    "CustomStreamGrouping",
+    "Log",
+    "LogSpout",
+    "LogSpoutSettings",
+    "OutputCollector",
+    "OutputFieldsDeclarer",
+    "Record",
+    "ReportedFail",
+    "RichBolt",
+    "Spout",
+    "SpoutDeclarer",
+    "SpoutOutputCollector",
+    "Topology",
+    "TopologyBuilder",
+    "TopologyContext",
+    "Tuple",
+]
