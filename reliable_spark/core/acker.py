@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
-from reliable_spark.core.grouping import Each, Places, combined
 from reliable_spark.core.ids import Longs
+from reliable_spark.core.radix_fold import Each, Places, combined
 from reliable_spark.core.timeouts import check_buckets
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from reliable_spark.core import grouping
-from reliable_spark.core.grouping import Columns, combined
+from reliable_spark.core import radix_fold
 from reliable_spark.core.ids import Longs
+from reliable_spark.core.radix_fold import Columns, combined
 
 OPERATIONS: dict[str, np.ufunc] = {"value": np.bitwise_xor, "most": np.maximum, "any": np.logical_or}
 ROWS = 300_000
@@ -48,8 +48,8 @@ def test_many_rows_are_combined_as_by_one_sort(
     kind: str, threads: int, divided_from: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The keys come out distinct and ascending, each column combined by its operation and of its type."""
-    monkeypatch.setattr(grouping, "_BLOCK_ROWS", 70_000)
-    monkeypatch.setattr(grouping, "_DIVIDED_ROWS_MIN", divided_from)
+    monkeypatch.setattr(radix_fold, "_BLOCK_ROWS", 70_000)
+    monkeypatch.setattr(radix_fold, "_DIVIDED_ROWS_MIN", divided_from)
     random = np.random.default_rng(5)
     key, columns = rows_of(KEYS[kind](random), random)
     wanted_keys, wanted = by_one_sort(key, columns)
