@@ -90,10 +90,19 @@ class DeltaSink:
                     f"the sink {self.path} is gone, but the ledger counts rows as acked that were written to it: "
                     "bring it back, or start with a new ledger"
                 )
-            self._spark.createDataFrame([], self._schema).write.format("delta").save(self.path)
+            self._create()
         if is_same_place:
             self._refuse_changed(held, last)
         self.version = self._snapshot().version()
+
+    def _create(self) -> None:
+        """Make the table as Spark's writer would, without the job and the empty file that that takes."""
+        from delta.tables import DeltaTable
+
+        java: Any = self._spark
+        kept = java._jsparkSession.parseDataType(self._schema.json()).asNullable().json()
+        builder = DeltaTable.createIfNotExists(self._spark).location(self.path)
+        builder.addColumns(T.StructType.fromJson(json.loads(kept))).execute()
 
     def _refuse_changed(self, held: dict[str, str], last: LastBatch) -> None:
         if self._table_id() != held["table_id"]:
