@@ -3,7 +3,7 @@
 python -m benchmarks.clean_path            1,000,000 lines of 10 words, 5 rounds
 python -m benchmarks.clean_path --quick    1,000 lines, 1 round
 
-Each line adds one thing to the plan of the line before; the last one is all of `run`: planning, the ledger, the settling.
+Each line adds one thing to the plan of the line before; the last is all of `run`, with planning and the ledger.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import reliable_spark as rs
 from benchmarks.lines import make_lines
 from benchmarks.measure import Line, Options, faster, in_turns, line_of, run, timed
 
-
 BAR = 0.7
 
 
