@@ -1,8 +1,10 @@
 """How do the benchmarks come out, all of them or some?
 
-python -m benchmarks                       all; takes two hours or so and writes docs/benchmarks.md
-python -m benchmarks word_count acker      some; only prints
+python -m benchmarks                       all; takes about an hour
+python -m benchmarks word_count acker      some
 python -m benchmarks --quick               all, small and once: to see that they work
+
+What was measured is kept beside the inputs, and docs/benchmarks.md is written from the last result of each benchmark.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from rich.table import Table
 from tqdm import tqdm
 
 from benchmarks.measure import HEADINGS, Line, Options, SkippedError, options_of, parser_of
-from benchmarks.report import written
+from benchmarks.report import keep, kept, written
 
 NAMES = (
     "acker",
     "settle",
     "word_count",
+    "clean_path",
     "delta_write",
     "python_bolts",
     "flights",
@@ -30,26 +33,25 @@ NAMES = (
     "latency",
     "storm",
     "poison",
-    "long_run",
     "scaling",
 )
 PIPE_WIDTH = 240
 REPORT = Path("docs/benchmarks.md")
 
 
-def measured(names: list[str], options: Options) -> tuple[list[Line], list[str]]:
+def measured(names: list[str], options: Options) -> tuple[dict[str, list[Line]], list[str]]:
     """Run benchmarks one after the other.
 
     Returns:
-        Their lines, and why some were skipped.
+        The lines of each, and why some were skipped.
     """
-    lines: list[Line] = []
+    lines: dict[str, list[Line]] = {}
     skipped: list[str] = []
     with tqdm(names, file=sys.stderr, unit=" benchmarks", disable=None) as progress:
         for name in progress:
             progress.set_postfix_str(name)
             try:
-                lines += lines_of(name, options)
+                lines[name] = lines_of(name, options)
             except SkippedError as reason:
                 skipped.append(f"{name} was skipped: {reason}")
     return lines, skipped
@@ -76,7 +78,7 @@ def print_table(lines: list[Line]) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure, print, and write the report when everything was measured."""
+    """Measure, print, keep the results, and write the report from all that there are."""
     parser = parser_of(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(NAMES)}")
     parsed = parser.parse_args(argv)
@@ -84,11 +86,13 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     options = options_of(parsed)
     lines, skipped = measured(parsed.names or list(NAMES), options)
-    print_table(lines)
+    print_table([line for each in lines.values() for line in each])
     for reason in skipped:
         print(reason)
-    if not options.quick and not parsed.names:
-        REPORT.write_text(written(lines, skipped), encoding="utf-8")
+    if not options.quick:
+        for name, results in lines.items():
+            keep(name, results, options.data)
+        REPORT.write_text(written([line for name in NAMES for line in kept(name, options.data)]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How long until a line can be read in the Delta table, at 10,000 lines a second, beside plain `foreachBatch`?
 
-python -m benchmarks.latency            60 s each, 5 rounds
+python -m benchmarks.latency            20 s each, 5 rounds
 python -m benchmarks.latency --quick    1,000 lines a second, 2 s each, 1 round
 
 A line's latency is from the time that Spark's rate source gives it to the write of the Delta commit that shows it,
@@ -99,7 +99,7 @@ def commits(sink: Path) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, 
 
 def measure(options: Options) -> list[Line]:
     """Compare the two."""
-    lines_per_s, duration_s = (1_000, 2) if options.quick else (10_000, 60)
+    lines_per_s, duration_s = (1_000, 2) if options.quick else (10_000, 20)
     given = rs.session("latency benchmark"), lines_per_s, duration_s
     pairs = in_turns(partial(anchored, *given), partial(plain, *given), options)
     lines = []

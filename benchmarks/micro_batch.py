@@ -1,6 +1,6 @@
 """How many milliseconds more does a micro-batch of one row take than in a plain query that writes each batch once?
 
-python -m benchmarks.micro_batch            60 batches each, 5 rounds
+python -m benchmarks.micro_batch            30 batches each, 5 rounds
 python -m benchmarks.micro_batch --quick    3 batches each, 1 round
 
 Both read the same files, one a batch, into a Delta table; the plain one writes in `foreachBatch` with a transaction
@@ -76,7 +76,7 @@ def median_ms(query: StreamingQuery, batches: int) -> float:
 
 def measure(options: Options) -> list[Line]:
     """Compare the two."""
-    spark, batches = rs.session("micro-batch benchmark"), 3 if options.quick else 60
+    spark, batches = rs.session("micro-batch benchmark"), 3 if options.quick else 30
     with tempfile.TemporaryDirectory() as directory:
         source = one_row_files(batches, Path(directory) / "source")
         pairs = in_turns(partial(anchored_ms, spark, source), partial(plain_ms, spark, source), options)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
+from dataclasses import asdict
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,10 +31,23 @@ ratio is the median of the rounds' ratios.
 """
 
 
-def written(lines: list[Line], skipped: list[str]) -> str:
+def keep(name: str, lines: list[Line], data: Path) -> None:
+    """Store the result of a benchmark until it is measured again."""
+    place = data / "results" / f"{name}.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps([asdict(line) for line in lines], indent=1), encoding="utf-8")
+
+
+def kept(name: str, data: Path) -> list[Line]:
+    """The last result of a benchmark; nothing where there is none."""
+    place = data / "results" / f"{name}.json"
+    return [Line(**line) for line in json.loads(place.read_text(encoding="utf-8"))] if place.exists() else []
+
+
+def written(lines: list[Line]) -> str:
     """Make the page."""
     machine = [f"- {name}: {what}" for name, what in {**machine_facts(), **versions()}.items()]
-    parts = [INTRODUCTION, markdown(lines), *skipped, "## Where\n", "\n".join(machine), ""]
+    parts = [INTRODUCTION, markdown(lines), "## Where\n", "\n".join(machine), ""]
     return "\n".join(parts)
 
 
