@@ -12,15 +12,15 @@ from pyspark.sql import types as T
 
 from reliable_spark.bolts import Bolt, kind_of
 from reliable_spark.clock import Clock, SystemClock
-from reliable_spark.engine.columns import ANCHOR, LINEAGE, TUPLE_ID
+from reliable_spark.engine.columns import LINEAGE
 from reliable_spark.engine.definition import (
-    analysed,
+    defined,
+    element_type,
     empty,
+    exceptions,
     expand_stars,
     output_schema,
-    refuse_generators,
     refuse_nested_star,
-    tried,
     trigger_options,
 )
 from reliable_spark.engine.lineage import check_reserved, column, user_columns
@@ -162,10 +162,10 @@ class AnchoredFrame:
         if alias.lower() in {name.lower() for name in self.columns}:
             raise ColumnError(f"explode(): column {alias!r} would be there twice: choose another alias")
         array = self[col] if isinstance(col, str) else col
-        kind = analysed("explode", self.columns, lambda: self._empty.select(array.alias("array"))).schema[0]
-        if not isinstance(kind.dataType, T.ArrayType):
-            raise ColumnError(f"explode(): {col!r} is a {kind.dataType.simpleString()}, not an array")
-        return self._step(Explode("explode", array, alias))
+        element = T.StructField(alias, element_type(self._empty, array, col))
+        # nothing else can be wrong with it, so it need not be tried
+        result = empty(self._empty.sparkSession, T.StructType([*self._empty.schema.fields, element]))
+        return AnchoredFrame(Node(Explode("explode", array, alias), (self._node,)), result)
 
     def join(self, other: Any, on: str | Sequence[str], how: str = "inner") -> AnchoredFrame:
         """Join with a static frame: k matches are k children.
@@ -242,7 +242,7 @@ class AnchoredFrame:
         declared = output_schema(schema)
         check_reserved(declared.fieldNames())
         label = str(name or getattr(function, "__name__", type(function).__name__))
-        bolt = Bolt(label, function, kind_of(function), _exceptions("fatal", fatal), _exceptions("retry", retry))
+        bolt = Bolt(label, function, kind_of(function), exceptions("fatal", fatal), exceptions("retry", retry))
         return self._step(RunBolt(bolt, declared))
 
     def transform(self, func: Callable[[DataFrame], DataFrame]) -> AnchoredFrame:
@@ -321,27 +321,8 @@ class AnchoredFrame:
     def _step(self, operator: Operator, other: AnchoredFrame | None = None) -> AnchoredFrame:
         """Add a step to the graph, after trying it on the empty frame."""
         frames = [self, *([other] if other else [])]
-        node = Node(operator, tuple(frame._node for frame in frames))
-        tried_frame = analysed(operator.name, self.columns, lambda: tried(operator, [f._empty for f in frames]))
-        refuse_generators(operator, tried_frame)
-        missing = [name for name in (ANCHOR, TUPLE_ID) if name not in tried_frame.columns]
-        if missing:
-            raise UsageError(f"{operator.name}(): the result has no column {missing[0]!r}; keep the lineage columns")
-        check_reserved(user_columns(tried_frame))
-        names = [name.lower() for name in tried_frame.columns]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            raise ColumnError(f"{operator.name}(): column {twice[0]!r} would be there twice: rename one of them")
-        # without a memory of how it was made
-        return AnchoredFrame(node, empty(tried_frame.sparkSession, tried_frame.schema))
-
-
-def _exceptions(name: str, given: Any) -> tuple[type[BaseException], ...]:
-    classes = given if isinstance(given, tuple | list) else (given,)
-    for each in classes:
-        if not (isinstance(each, type) and issubclass(each, BaseException)):
-            raise UsageError(f"bolt({name}=...) takes exception classes, not {each!r}")
-    return tuple(classes)
+        result = defined(operator, [frame._empty for frame in frames])
+        return AnchoredFrame(Node(operator, tuple(frame._node for frame in frames)), result)
 
 
 def _no_attribute(name: str, columns: Sequence[str]) -> str:

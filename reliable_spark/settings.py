@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from reliable_spark.errors import SettingsError, nearest
 
 SPARK_PREFIX = "spark.reliable."
+_SEPARATOR = "\x1f"
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,11 +128,15 @@ class Settings(BaseModel):
         Raises:
             SettingsError: a `spark.reliable.*` key is unknown or its value out of range.
         """
-        values: dict[str, Any] = {}
-        for key, value in spark.conf.getAll.items():
-            if key.startswith(SPARK_PREFIX):
-                values[key.removeprefix(SPARK_PREFIX)] = value
-        return cls(**values)
+        given = spark.conf.getAll.items() if not hasattr(spark, "_jsparkSession") else _configuration(spark)
+        return cls(**{key.removeprefix(SPARK_PREFIX): value for key, value in given if key.startswith(SPARK_PREFIX)})
+
+
+def _configuration(spark: Any) -> Iterator[tuple[str, str]]:
+    """A classic session's configuration, in one call: `getAll` takes one for each key of hundreds."""
+    for pair in spark._jsparkSession.conf().getAll().mkString(_SEPARATOR).split(_SEPARATOR):
+        key, _, value = pair.partition(" -> ")
+        yield key, value
 
 
 STORM_KEYS: dict[str, tuple[str, float]] = {

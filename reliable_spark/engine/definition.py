@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from reliable_spark.engine.columns import ANCHOR, TUPLE_ID
 from reliable_spark.engine.evaluation import EvaluationContext
 from reliable_spark.engine.exits import PlainExits
-from reliable_spark.engine.lineage import column
+from reliable_spark.engine.lineage import check_reserved, column, user_columns
 from reliable_spark.engine.operators import Operator, Projection
 from reliable_spark.engine.quiet import quiet
 from reliable_spark.errors import ColumnError, ReliableSparkError, SchemaError, UsageError, nearest
@@ -26,6 +27,58 @@ def tried(operator: Operator, inputs: Sequence[DataFrame]) -> DataFrame:
     """Apply a step to empty frames: Spark analyses it, and nothing runs."""
     context = EvaluationContext(PlainExits(), None, {}, numbered=False)
     return operator.apply(inputs, context, 0)
+
+
+def defined(operator: Operator, inputs: Sequence[DataFrame]) -> DataFrame:
+    """Try a step, and check what comes out of it.
+
+    Args:
+        operator: the step.
+        inputs: empty frames with the columns that it gets.
+
+    Returns:
+        An empty frame with the columns that it gives, without a memory of how it was made.
+
+    Raises:
+        ColumnError: a column cannot be resolved, is reserved, or would be there twice.
+        UsageError: Spark refuses it, or the rows could not be tracked after it.
+    """
+    result = analysed(operator.name, user_columns(inputs[0]), lambda: tried(operator, inputs))
+    refuse_generators(operator, result)
+    missing = [name for name in (ANCHOR, TUPLE_ID) if name not in result.columns]
+    if missing:
+        raise UsageError(f"{operator.name}(): the result has no column {missing[0]!r}; keep the lineage columns")
+    check_reserved(user_columns(result))
+    names = [name.lower() for name in result.columns]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ColumnError(f"{operator.name}(): column {twice[0]!r} would be there twice: rename one of them")
+    return empty(result.sparkSession, result.schema)
+
+
+def element_type(frame: DataFrame, array: Column, given: object) -> T.DataType:
+    """The type of an array's elements.
+
+    Raises:
+        ColumnError: the expression is no array; it is named as it was given.
+    """
+    kind = analysed("explode", user_columns(frame), lambda: frame.select(array.alias("array"))).schema[0].dataType
+    if not isinstance(kind, T.ArrayType):
+        raise ColumnError(f"explode(): {given!r} is a {kind.simpleString()}, not an array")
+    return kind.elementType
+
+
+def exceptions(name: str, given: Any) -> tuple[type[BaseException], ...]:
+    """Read an argument of `bolt` that takes exception classes.
+
+    Raises:
+        UsageError: one of them is something else.
+    """
+    classes = given if isinstance(given, tuple | list) else (given,)
+    for each in classes:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise UsageError(f"bolt({name}=...) takes exception classes, not {each!r}")
+    return tuple(classes)
 
 
 def analysed(doing: str, columns: Sequence[str], build: Callable[[], DataFrame]) -> DataFrame:
