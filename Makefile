@@ -22,7 +22,7 @@ demo: setup ## run the flights job by spark-submit and audit its ledger (OUTPUT=
 	@.ci/demo "$(OUTPUT)"
 
 test: setup ## run the tests that take seconds (ARGS="-k word")
-	@$(PYTHON) -m pytest -m "not soak and not cluster" $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist loadfile -m "not soak and not cluster" $(ARGS)
 
 check: .venv/.installed ## formatting, lint, types, import rules, compose file
 	@.venv/bin/ruff format --check --output-format concise --quiet .
