@@ -91,7 +91,7 @@ def with_spark(spark: SparkSession, batches: int, directory: Path) -> Line:
 
 def measure(options: Options) -> list[Line]:
     """Measure both."""
-    memory, real = (150, 10) if options.quick else (10_000, 500)
+    memory, real = (150, 10) if options.quick else (12_600, 500)
     spark, retention_hours = rs.session("long run"), tables.RETENTION_HOURS
     tables.RETENTION_HOURS = 0  # type: ignore[misc]
     try:
