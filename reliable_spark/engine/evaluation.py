@@ -203,7 +203,7 @@ class Evaluator:
             release(leaves)
             if proved or not exits.has_skipped:
                 return None
-            # rows have left where hardly any do: from now on they are expected there
+            # rows have left where hardly any do, or a stage ran twice: once more, and then with all that can leave
             self._counts_rare = True
             return self.once(batch, failures_max)
         evaluation = self._conclude(batch, prepared, observed)
