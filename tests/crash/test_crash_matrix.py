@@ -26,6 +26,7 @@ _ended: list[Chain] = []
 
 
 @pytest.mark.crash
+@pytest.mark.timeout(900)
 def test_a_process_killed_at_three_effects_keeps_its_promise(tmp_path: Path) -> None:
     """The short form: exactly once, with a bolt that gives other rows each time."""
     chain = Chain(tmp_path, "delta", "exactly_once", is_random=True)
