@@ -11,17 +11,19 @@ from dataclasses import replace
 from typing import Any
 
 from reliable_spark.clock import ManualClock
-from reliable_spark.core.graph import ACKER, Component, Graph, executors_of, task_ids
+from reliable_spark.core.graph import ACKER, CHECKPOINT_SPOUT, Component, Graph, executors_of, task_ids
 from reliable_spark.core.statistics import TaskCounts
-from reliable_spark.errors import UsageError
+from reliable_spark.errors import SettingsError, UsageError
 from reliable_spark.process.acker_task import AckerRunner
 from reliable_spark.process.bolt_task import BoltTask
 from reliable_spark.process.spout_task import SpoutExecutor, SpoutTask
 from reliable_spark.process.ticks import Ticks, Timer
 from reliable_spark.process.world import World
 from reliable_spark.settings import Settings
+from reliable_spark.state import provider_of
 from reliable_spark.topology.bolts import RichBolt
 from reliable_spark.topology.builder import Topology
+from reliable_spark.topology.checkpoint_spout import INTERVAL_KEY, PROVIDER_KEY
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.spouts import Spout
 
@@ -55,6 +57,7 @@ class Crew:
         self._world = world
         self._topology = topology
         self._executor_of: dict[int, SpoutExecutor] = {}
+        self._state = _state_keys(world)
         for name, component in world.graph.components.items():
             if component.kind == "spout":
                 self._add_executors(component)
@@ -64,6 +67,12 @@ class Crew:
         kinds = {name: each.kind for name, each in world.graph.components.items()}
         for task in sorted(world.component_of, key=lambda task: (kinds[world.component_of[task]] == "spout", task)):
             self.tasks[task] = self._started(task)
+
+    @property
+    def coordinator(self) -> SpoutExecutor | None:
+        """The executor of the checkpoint spout, in a topology with stateful bolts."""
+        tasks = self._world.tasks.get(CHECKPOINT_SPOUT)
+        return self._executor_of[tasks[0]] if tasks else None
 
     def restart(self, task: int) -> None:
         """Kill a task and start it again from a fresh copy."""
@@ -90,6 +99,7 @@ class Crew:
             "topology.acker.executors": len(self._world.tasks.get(ACKER, ())),
             _PENDING_KEY: settings.max_pending,
             _TICK_KEY: settings.topology.tick_s,
+            **self._state,
         }
         return {**common, **self._world.graph.components[name].configuration}
 
@@ -152,6 +162,28 @@ class Crew:
 def _with_tasks(component: Component, settings: Settings) -> Component:
     """The component with the topology's number of tasks, unless it has its own."""
     tasks = settings.topology.tasks
-    if tasks is None or component.tasks != component.executors:
+    if tasks is None or component.tasks != component.executors or component.name == CHECKPOINT_SPOUT:
         return component
     return replace(component, tasks=tasks, executors=min(component.executors, tasks))
+
+
+def _state_keys(world: World) -> dict[str, Any]:
+    """What the components of a stateful topology need to know.
+
+    Raises:
+        SettingsError: no checkpoint could ever end.
+    """
+    settings = world.settings
+    if CHECKPOINT_SPOUT not in world.graph.components:
+        return {}
+    if not world.is_tracking:
+        raise SettingsError(
+            "checkpoints of stateful bolts need ackers: without them nobody knows that all bolts answered"
+        )
+    if settings.topology.message_timeouts and settings.checkpoint_interval_s >= settings.message_timeout_s:
+        raise SettingsError(
+            f"checkpoint_interval_s={settings.checkpoint_interval_s} must be less than "
+            f"message_timeout_s={settings.message_timeout_s}: tuples are acked at a checkpoint and would time out first"
+        )
+    provider = provider_of(settings.topology.state_provider, settings.topology.state_provider_config)
+    return {PROVIDER_KEY: provider, INTERVAL_KEY: settings.checkpoint_interval_s * 1000}

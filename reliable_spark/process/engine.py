@@ -40,6 +40,10 @@ class ProcessEngine:
         self._crew = Crew(self._world, topology)
         self._ticks = self._crew.ticks()
         self._is_active = False
+        self._idle_step_s = IDLE_STEP_S
+        if self._crew.coordinator:
+            self._idle_step_s = min(IDLE_STEP_S, settings.checkpoint_interval_s)
+            self._run(until_s=float("inf"))  # states are initialised and checkpointed once before there are tuples
         self.activate()
 
     # ------------------------------------------------------------------------------------------- running
@@ -54,7 +58,7 @@ class ProcessEngine:
         until_s = round(world.now_s + seconds, 6)
         self._run(until_s)
         while world.now_s < until_s:
-            next_s = min(until_s, self._ticks.next_due_s, world.now_s + IDLE_STEP_S)
+            next_s = min(until_s, self._ticks.next_due_s, world.now_s + self._idle_step_s)
             world.clock.advance(next_s - world.now_s)
             self._run(until_s)
 
@@ -152,7 +156,7 @@ class ProcessEngine:
             self._deliver(*world.queue.popleft())
             delivered += 1
             self._ring()
-        emitted = self._is_active and world.now_s <= until_s and self._ask_spouts()
+        emitted = world.now_s <= until_s and self._ask_spouts()
         return delivered > 0 or emitted
 
     def _ring(self) -> None:
@@ -173,10 +177,13 @@ class ProcessEngine:
             self._guarded(late.task, partial(executor.tasks[late.task].failed, late))
 
     def _ask_spouts(self) -> bool:
-        """One call of `next_tuple` for each task of each executor that is not throttled."""
+        """One call of `next_tuple` for each task of each executor that is not throttled.
+
+        Checkpoints go on while the spouts are inactive: what is on its way is acked by them.
+        """
         emitted = False
         for executor in self._crew.spout_executors:
-            if not executor.is_throttled:
+            if (self._is_active or executor is self._crew.coordinator) and not executor.is_throttled:
                 for task in list(executor.tasks):
                     emitted |= bool(self._guarded(task, executor.tasks[task].next_tuple))
         return emitted

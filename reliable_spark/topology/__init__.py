@@ -6,6 +6,7 @@ from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer
 from reliable_spark.topology.log_spout import Log, LogSpout, LogSpoutSettings, Record
 from reliable_spark.topology.spouts import Spout, SpoutOutputCollector
+from reliable_spark.topology.stateful import StatefulBolt
 from reliable_spark.topology.tuples import Tuple
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Spout",
     "SpoutDeclarer",
     "SpoutOutputCollector",
+    "StatefulBolt",
     "Topology",
     "TopologyBuilder",
     "TopologyContext",

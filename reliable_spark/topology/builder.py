@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from reliable_spark.core.barriers import with_checkpoint_streams
 from reliable_spark.core.graph import (
     DEFAULT_STREAM,
     Component,
@@ -23,9 +24,11 @@ from reliable_spark.core.groupings import Grouping, GroupingKind
 from reliable_spark.errors import TopologyError
 from reliable_spark.settings import check_storm_keys
 from reliable_spark.topology.bolts import BasicBolt, BasicBoltExecutor, RichBolt
+from reliable_spark.topology.checkpointed import with_checkpoints
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer, as_fields
 from reliable_spark.topology.spouts import Spout
+from reliable_spark.topology.stateful import StatefulBolt
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -191,7 +194,10 @@ class TopologyBuilder:
         for component in in_order({name: each.component for name, each in self._declarers.items()}):
             declared[component.name] = self._with_streams(component, declared)
         check_streams(declared)
-        return Topology(Graph(MappingProxyType(declared)), MappingProxyType(dict(self._objects)))
+        if not any(isinstance(each, StatefulBolt) for each in self._objects.values()):
+            return Topology(Graph(MappingProxyType(declared)), MappingProxyType(dict(self._objects)))
+        graph = Graph(MappingProxyType(with_checkpoint_streams(declared)))
+        return Topology(graph, MappingProxyType(with_checkpoints(self._objects)))
 
     def _with_streams(self, component: Component, sources: Mapping[str, Component]) -> Component:
         """The component with what it declares; its sources have declared theirs before."""
