@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 from reliable_spark.errors import SettingsError, nearest
 from reliable_spark.state.base import StateProvider
+from reliable_spark.state.serializers import named
 
 _NAMES = {
     "memory": "reliable_spark.state.memory:MemoryStateProvider",
@@ -38,13 +38,9 @@ def provider_of(provider: Any, configuration: Mapping[str, Any]) -> StateProvide
 
 def _made(name: str, configuration: Mapping[str, Any]) -> Any:
     path = _NAMES.get(_STORM_NAMES.get(name, name), name)
-    module, _, attributes = path.partition(":")
-    if not attributes:
+    if ":" not in path:
         raise SettingsError(f"there is no state provider {name!r}{nearest(name, _NAMES)}; or give 'module:Class'")
     try:
-        maker: Any = import_module(module)
-        for attribute in attributes.split("."):
-            maker = getattr(maker, attribute)
-        return maker(**configuration)
-    except (ImportError, AttributeError, TypeError) as error:
+        return named(path)(**configuration)
+    except TypeError as error:
         raise SettingsError(f"state provider {name!r} cannot be made: {error}") from error

@@ -7,10 +7,11 @@ import pickle
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from importlib import import_module
 from math import isfinite
 from typing import Any, Protocol
 
-from reliable_spark.errors import UsageError
+from reliable_spark.errors import SettingsError, UsageError
 
 
 class Serializer(Protocol):
@@ -87,6 +88,45 @@ class PickleSerializer:
     def deserialize(self, content: bytes) -> Any:
         """The value back."""
         return pickle.loads(content)
+
+
+class TypedSerializer:
+    """Takes values of one type only.
+
+    Args:
+        serializer: how they are stored.
+        kind: the type.
+    """
+
+    def __init__(self, serializer: Serializer, kind: type) -> None:
+        self._serializer = serializer
+        self._kind = kind
+
+    def serialize(self, value: Any) -> bytes:
+        """The value as bytes, if it is of the type."""
+        if not isinstance(value, self._kind):
+            raise UsageError(f"the state takes values of type {self._kind.__name__}, not {type(value).__name__}")
+        return self._serializer.serialize(value)
+
+    def deserialize(self, content: bytes) -> Any:
+        """The value back."""
+        return self._serializer.deserialize(content)
+
+
+def named(path: str) -> Any:
+    """What "module:Name" means; a bare name is one of Python's own types.
+
+    Raises:
+        SettingsError: there is no such thing.
+    """
+    module, _, attributes = path.rpartition(":")
+    try:
+        found: Any = import_module(module or "builtins")
+        for attribute in attributes.split("."):
+            found = getattr(found, attribute)
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(f"{path!r} cannot be found ({error}): name it 'package.module:Name'") from error
+    return found
 
 
 def canonical_key(key: Any) -> Any:
