@@ -41,7 +41,7 @@ class CheckpointSpout(Spout):
 
     Guarantee: what a transaction may have reached is stored before it begins and after each of its answers, so that
     a coordinator that starts again, as every one does, in recovery, knows whether to roll back or forward. An action
-    that fails is sent again: the first time at once, from then on after each interval.
+    that fails begins a recovery at once; one of a recovery that fails is sent again when an interval has passed.
     """
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
