@@ -29,6 +29,8 @@ from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer, as_fields
 from reliable_spark.topology.spouts import Spout
 from reliable_spark.topology.stateful import StatefulBolt
+from reliable_spark.topology.windowed import WindowedBolt
+from reliable_spark.topology.windowed_executor import WindowedBoltExecutor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -168,7 +170,7 @@ class TopologyBuilder:
         self._declarers[id], self._objects[id] = declarer, spout
         return declarer
 
-    def set_bolt(self, id: str, bolt: BasicBolt | RichBolt, parallelism: int = 1) -> BoltDeclarer:
+    def set_bolt(self, id: str, bolt: BasicBolt | RichBolt | WindowedBolt, parallelism: int = 1) -> BoltDeclarer:
         """Add a bolt; subscribe it to streams by the methods of what is returned.
 
         Args:
@@ -176,12 +178,14 @@ class TopologyBuilder:
             bolt: copied for every task.
             parallelism: the number of executors, 1 or more.
         """
-        if not isinstance(bolt, BasicBolt | RichBolt):
-            raise TopologyError(f"bolt {id!r} must be a BasicBolt or a RichBolt, not {type(bolt).__name__}")
+        if not isinstance(bolt, BasicBolt | RichBolt | WindowedBolt):
+            raise TopologyError(
+                f"bolt {id!r} must be a BasicBolt, a RichBolt or a WindowedBolt, not {type(bolt).__name__}"
+            )
         self._check(id, parallelism)
         declarer = BoltDeclarer(Component(id, "bolt", parallelism, parallelism))
         self._declarers[id] = declarer
-        self._objects[id] = BasicBoltExecutor(bolt) if isinstance(bolt, BasicBolt) else bolt
+        self._objects[id] = _as_rich(bolt)
         return declarer
 
     def build(self) -> Topology:
@@ -214,6 +218,12 @@ class TopologyBuilder:
     def _check(self, id: str, parallelism: int) -> None:
         check_name(id, "component", self._declarers)
         _check_count(parallelism, f"parallelism of {id!r}")
+
+
+def _as_rich(bolt: BasicBolt | RichBolt | WindowedBolt) -> RichBolt:
+    if isinstance(bolt, RichBolt):
+        return bolt
+    return BasicBoltExecutor(bolt) if isinstance(bolt, BasicBolt) else WindowedBoltExecutor(bolt)
 
 
 def _check_count(count: int, what: str) -> None:
