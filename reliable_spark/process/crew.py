@@ -24,7 +24,9 @@ from reliable_spark.state import provider_of
 from reliable_spark.topology.bolts import RichBolt
 from reliable_spark.topology.builder import Topology
 from reliable_spark.topology.checkpoint_spout import INTERVAL_KEY, PROVIDER_KEY
+from reliable_spark.topology.checkpointed import StatefulBoltExecutor
 from reliable_spark.topology.context import TopologyContext
+from reliable_spark.topology.resharding import Sharding, reshard
 from reliable_spark.topology.spouts import Spout
 
 Task = BoltTask | SpoutTask | AckerRunner
@@ -58,6 +60,8 @@ class Crew:
         self._topology = topology
         self._executor_of: dict[int, SpoutExecutor] = {}
         self._state = _state_keys(world)
+        if self._state:
+            reshard(self._state[PROVIDER_KEY], self._shardings())
         for name, component in world.graph.components.items():
             if component.kind == "spout":
                 self._add_executors(component)
@@ -118,6 +122,14 @@ class Crew:
             if period_s:
                 timers.append(Timer(float(period_s), tasks))
         return Ticks(timers)
+
+    def _shardings(self) -> dict[str, Sharding]:
+        components = self._topology.components
+        return {
+            name: Sharding(len(self._world.tasks[name]), each.bolt.shard_of)
+            for name, each in components.items()
+            if isinstance(each, StatefulBoltExecutor)
+        }
 
     def _add_executors(self, component: Component) -> None:
         limit = self.configuration(component.name)[_PENDING_KEY] or self._world.settings.max_pending
