@@ -11,7 +11,7 @@ import pytest
 
 import reliable_spark as rs
 from reliable_spark.core.groupings import GroupingKind
-from reliable_spark.process import engine
+from reliable_spark.process import base
 from tests.topology.pieces import (
     AckOnly,
     Does,
@@ -193,9 +193,7 @@ def test_a_wrong_call_of_the_kit_is_a_usage_error(call: Callable[[TestTopology],
 
 
 def test_the_engine_is_chosen_by_name() -> None:
-    """The Spark engine is announced, others are not known."""
-    with pytest.raises(rs.UsageError, match="engine='spark' does not run topologies yet"):
-        TestTopology(line(AckOnly()), engine="spark")
+    """What is not known is refused; the nearest name is said."""
     with pytest.raises(rs.UsageError, match="did you mean 'process'"):
         TestTopology(line(AckOnly()), engine="proces")
 
@@ -203,7 +201,7 @@ def test_the_engine_is_chosen_by_name() -> None:
 @pytest.mark.parametrize("when", ["next_tuple", "ack"])
 def test_a_spout_that_never_stops_is_refused(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`settle` says so instead of running for ever, whether it emits when asked or when told."""
-    monkeypatch.setattr(engine, "STEPS_MAX", 1000)
+    monkeypatch.setattr(base, "STEPS_MAX", 1000)
 
     class Endless(FeedSpout):
         def fed_by(self, feed: Any) -> FeedSpout:

@@ -259,7 +259,8 @@ def test_e9_word_count_through_fields_global_and_a_chain(workers: int) -> None:
     assert sorted(topology.emitted("count")) == [["bob", 1], ["joey", 1], ["nathan", 1], ["nathan", 2]]
     assert topology.emitted("all") == topology.emitted("chain") == [[1], [2], [3], [4]]
     assert sorted(topology.acks("s")) == ["bob", "joey", "nathan", "nathan"]
-    with pytest.raises(UsageError):
+    assert topology.executed("__acker", task=workers - 1) > 0
+    with pytest.raises(UsageError, match="has the tasks"):
         topology.executed("__acker", task=workers)
 
 
