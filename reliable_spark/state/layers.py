@@ -81,6 +81,8 @@ class LayeredState(Generic[K, V]):
         self._values = values
         self._changed: dict[bytes, bytes | None] = {}
         self._stored = store.load()
+        if self._stored.prepared == self._unphased:
+            self.commit()  # one without phases was interrupted
 
     def get(self, key: K, default: Any = None) -> Any:
         """A key's value, or the default."""
@@ -118,8 +120,8 @@ class LayeredState(Generic[K, V]):
         """Make what was prepared final; a repeat changes nothing."""
         committed, prepared, _ = self._stored
         if txid is None:
-            self._check(prepared is None, f"commit without a txid comes while {prepared} is prepared")
-            txid = -1 if committed is None else committed
+            txid = self._unphased
+            self._check(prepared in (None, txid), f"commit without a txid comes while {prepared} is prepared")
             self._prepare(txid)
         elif txid == committed and prepared is None:
             return
@@ -134,6 +136,11 @@ class LayeredState(Generic[K, V]):
         self._store.rollback()
         self._stored = Stored(self._stored.committed)
         self._changed = {}
+
+    @property
+    def _unphased(self) -> int:
+        """What a commit without a txid is prepared under: no transaction that is still to come."""
+        return -1 if self._stored.committed is None else self._stored.committed
 
     def _prepare(self, txid: int) -> None:
         """Write first, forget after: a failed write loses nothing that was changed."""

@@ -11,31 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from reliable_spark.errors import StateError
 from reliable_spark.state import StateProvider
-from tests.contracts.conftest import Reopen
+from tests.contracts.conftest import FailingStore, Reopen
 
 _KEYS = st.sampled_from(["a", "b", 1, (1, "x")])
 _VALUES = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.lists(st.booleans(), max_size=2))
-
-
-class FailingStore:
-    """A store whose next write fails, either before it did anything or after it did it all."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.fails: str | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        step = getattr(self._store, name)
-        if self.fails is None or name not in ("prepare", "commit", "rollback"):
-            return step
-        when, self.fails = self.fails, None
-
-        def failing(*arguments: Any) -> None:
-            if when == "after":
-                step(*arguments)
-            raise StateError("the process dies here")
-
-        return failing
 
 
 class StateModel(RuleBasedStateMachine):
@@ -78,7 +57,7 @@ class StateModel(RuleBasedStateMachine):
     @rule(fails=st.sampled_from([None, None, "before", "after"]), again=st.booleans())
     def prepare(self, fails: str | None, again: bool) -> None:
         """Prepare the next transaction; after a failure again by the same task, or by one that started again."""
-        self.store.fails = fails
+        self.store.when = fails
         if fails is None:
             self.state.prepare_commit(self.last + 1)
         else:
@@ -97,7 +76,7 @@ class StateModel(RuleBasedStateMachine):
         if self.prepared is None:
             self.state.commit(self.last)
             return
-        self.store.fails = fails
+        self.store.when = fails
         if fails is not None:
             with pytest.raises(StateError, match="dies here"):
                 self.state.commit(self.last + 1)
@@ -110,7 +89,7 @@ class StateModel(RuleBasedStateMachine):
     @rule(fails=st.sampled_from([None, None, "before", "after"]))
     def roll_back(self, fails: str | None) -> None:
         """Go back to what is committed; one that failed is repeated by a task that started again."""
-        self.store.fails = fails
+        self.store.when = fails
         if fails is not None:
             with pytest.raises(StateError, match="dies here"):
                 self.state.rollback()

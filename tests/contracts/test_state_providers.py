@@ -13,7 +13,7 @@ from reliable_spark import UsageError
 from reliable_spark.errors import StateError
 from reliable_spark.state import KeyValueState
 from reliable_spark.state.layers import newest
-from tests.contracts.conftest import Reopen
+from tests.contracts.conftest import FailingStore, Reopen
 
 
 def opened(reopen: Reopen, namespace: str = "b-0") -> KeyValueState[Any, Any]:
@@ -176,6 +176,26 @@ def test_a_commit_without_a_txid_is_kept_at_once(reopen: Reopen) -> None:
     state.rollback()
     assert dict(state) == {"a": 1}
     state.prepare_commit(8)
+
+
+@pytest.mark.parametrize("fails", ["prepare before", "prepare after", "commit before", "commit after"])
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_commit_without_a_txid_that_was_interrupted(reopen: Reopen, fails: str, dies: bool) -> None:
+    """It happened or not, and the state can be used on."""
+    state: Any = opened(reopen)
+    state.put("a", 1)
+    state.commit()
+    state.put("a", 2)
+    state._store = FailingStore(state._store, *fails.split())
+    with pytest.raises(StateError, match="dies here"):
+        state.commit()
+    state = opened(reopen) if dies else state
+    assert state.get("a") == (1 if dies and fails == "prepare before" else 2)
+    state.put("b", 1)
+    state.commit()
+    state.prepare_commit(0)
+    state.commit(0)
+    assert dict(opened(reopen)) == {"a": state.get("a"), "b": 1}
 
 
 def test_namespaces_do_not_see_each_other(reopen: Reopen) -> None:

@@ -20,20 +20,16 @@ def actions(topology: TestTopology) -> list[tuple[int, str]]:
     return [(txid, action) for txid, action, _ in topology.emitted(CHECKPOINT_SPOUT, CHECKPOINT_STREAM)]
 
 
-class Dies(Count):
-    """Counts, and at one point of one transaction raises, or has its task killed."""
+class FailsOnce(Count):
+    """Counts, and fails at one point of one transaction, the first time."""
 
-    kills: Any = None
-    """What kills the task; an error raised in a hook only fails the checkpoint."""
-    points: tuple[tuple[str, int], ...] = ()
-
-    def __init__(self, *points: tuple[str, int]) -> None:
+    def __init__(self, point: str, txid: int) -> None:
         super().__init__()
-        Dies.points = points
+        self._left = [(point, txid)]
 
     def _at(self, point: str, txid: int) -> None:
-        if (point, txid) in Dies.points:
-            Dies.points = tuple(each for each in Dies.points if each != (point, txid))
+        if (point, txid) in self._left:
+            self._left.clear()
             raise RuntimeError(f"{point} {txid}")
 
     def pre_prepare(self, txid: int) -> None:
@@ -78,7 +74,7 @@ def test_a_task_that_dies_after_execute_before_the_prepare(victim: str) -> None:
 
 def test_some_prepared_some_not() -> None:
     """The first bolt prepared, the second failed to: both forget it, and the acked tuples fail."""
-    topology = running(chain(Count(), Dies(("prepare", 1))))
+    topology = running(chain(Count(), FailsOnce("prepare", 1)))
     feed(topology, "a")
     actions(topology)
     topology.advance(1)
@@ -92,7 +88,7 @@ def test_some_prepared_some_not() -> None:
 
 def test_all_prepared_one_fails_to_commit() -> None:
     """The commit goes on until all have done it, though some did before: Storm's in-memory state never gets out."""
-    topology = running(chain(Count(), Dies(("commit", 1))))
+    topology = running(chain(Count(), FailsOnce("commit", 1)))
     feed(topology, "a")
     actions(topology)
     topology.advance(1)
@@ -103,21 +99,17 @@ def test_all_prepared_one_fails_to_commit() -> None:
 
 def test_a_task_that_dies_between_prepare_and_commit() -> None:
     """Its state is committed all the same; its acks are gone with it, so the tuple comes again and counts twice."""
-    topology = running(chain(Dies(("commit", 1), ("commit", 1)), AckOnly()))
+    topology = running(chain(Count(), AckOnly()))
     feed(topology, "a")
     topology.advance(0.99)
-    killed: list[bool] = []
 
     def kill(txid: int) -> None:
-        if txid == 1 and not killed:
-            killed.append(True)
-            raise KeyboardInterrupt  # the moment is inside a checkpoint, which survives every Exception
+        raise KeyboardInterrupt  # the moment is inside a checkpoint, which survives every Exception
 
     topology._engine.instance("b1", 0).bolt.pre_commit = kill
     with pytest.raises(KeyboardInterrupt):
         topology.advance(0.01)
     topology.kill_task("b1", 0)
-    Dies.points = ()
     topology.advance(25)
     assert (topology.acks("s"), topology.fails("s")) == ([], ["a"])
     assert dict(topology.state("b1")) == {"a": 1}
