@@ -25,6 +25,7 @@ from reliable_spark.grouped import GroupedFrame
 from reliable_spark.session import configure, session
 from reliable_spark.settings import Settings
 from reliable_spark.sinks.base import Delivery
+from reliable_spark.submission import RunningTopology, submit_topology
 from reliable_spark.topology import (
     BasicBolt,
     BasicOutputCollector,
@@ -69,6 +70,7 @@ __all__ = [
     "ReliableSparkError",
     "ReportedFail",
     "RichBolt",
+    "RunningTopology",
     "SchemaError",
     "Settings",
     "SettingsError",
@@ -89,6 +91,7 @@ __all__ = [
     "configure",
     "pandas",
     "session",
+    "submit_topology",
 ]
 
 register()

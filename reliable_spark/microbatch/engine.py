@@ -54,7 +54,8 @@ class MicroBatchEngine(TopologyEngine):
         bolts = {name: each for name, each in topology.components.items() if isinstance(each, RichBolt)}
         elsewhere = [name for name, each in graph.components.items() if each.kind == "bolt"]
         send_hidden_modules_by_value()
-        self._recipe = Recipe(graph, tasks, bolts, settings, clock, is_watched).packed()
+        real_clock = None if isinstance(clock, ManualClock) else clock
+        self._recipe = Recipe(graph, tasks, bolts, settings, real_clock, is_watched).packed()
         self._bolts = bolts
         self._cluster = cluster
         self._states: dict[int, bytes | None] = {task: None for name in elsewhere for task in tasks[name]}
