@@ -95,8 +95,10 @@ class MicroBatchEngine(TopologyEngine):
         done = self._run_works(works)
         self._in_flight = []  # only now: a job that fails has delivered nothing
         self._take_back(done)
-        self._deliver_here(here)
-        self._lose_what_was_queued_for_the_dead()
+        try:
+            self._deliver_here(here)
+        finally:
+            self._lose_what_was_queued_for_the_dead()
         _raise_misuse(done)
 
     def _run_works(self, works: list[Work]) -> list[Done]:
