@@ -27,6 +27,7 @@ from reliable_spark.session import configure, session
 from reliable_spark.settings import Settings
 from reliable_spark.sinks.base import Delivery
 from reliable_spark.state import KeyValueState, MemoryStateProvider, State, StateProvider
+from reliable_spark.submission import RunningTopology, submit_topology
 from reliable_spark.topology import (
     BasicBolt,
     BasicOutputCollector,
@@ -85,6 +86,7 @@ __all__ = [
     "ReliableSparkError",
     "ReportedFail",
     "RichBolt",
+    "RunningTopology",
     "SchemaError",
     "Settings",
     "SettingsError",
@@ -112,6 +114,7 @@ __all__ = [
     "configure",
     "pandas",
     "session",
+    "submit_topology",
 ]
 
 register()

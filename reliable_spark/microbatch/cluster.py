@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from reliable_spark.microbatch.pickling import unpacked
 from reliable_spark.microbatch.work import Done, Step, Work, run_work
+from reliable_spark.session import session
 
 
 class Cluster(Protocol):
@@ -35,11 +36,11 @@ class SparkCluster:
     Cost: one job without a shuffle per step.
 
     Args:
-        spark: the session.
+        spark: the session; the active one or a new one by default.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession | None = None) -> None:
+        self._spark = spark or session("topology")
 
     def run(self, recipe: bytes, step: Step, works: Sequence[Work]) -> list[Done]:
         """One job; a task that Spark runs twice gives the same twice."""

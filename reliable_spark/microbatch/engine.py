@@ -60,7 +60,8 @@ class MicroBatchEngine(TopologyEngine):
         bolts = {name: each for name, each in topology.components.items() if isinstance(each, RichBolt)}
         elsewhere = [name for name, each in graph.components.items() if each.kind == "bolt"]
         send_hidden_modules_by_value()
-        self._recipe = Recipe(graph, tasks, bolts, settings, clock, is_watched).packed()
+        real_clock = None if isinstance(clock, ManualClock) else clock
+        self._recipe = Recipe(graph, tasks, bolts, settings, real_clock, is_watched).packed()
         self._bolts = bolts
         self._cluster = cluster
         self._states: dict[int, bytes | None] = {task: None for name in elsewhere for task in tasks[name]}
@@ -100,8 +101,10 @@ class MicroBatchEngine(TopologyEngine):
         done = self._run_works(works)
         self._in_flight = []  # only now: a job that fails has delivered nothing
         self._take_back(done)
-        self._deliver_here(here)
-        self._lose_what_was_queued_for_the_dead()
+        try:
+            self._deliver_here(here)
+        finally:
+            self._lose_what_was_queued_for_the_dead()
         _raise_misuse(done)
 
     def _run_works(self, works: list[Work]) -> list[Done]:

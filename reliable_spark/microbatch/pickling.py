@@ -74,10 +74,18 @@ def send_hidden_modules_by_value() -> None:
 def _may_be_hidden(name: str, module: ModuleType) -> bool:
     if name == "__main__" or name != module.__name__ or name.partition(".")[0] == __name__.partition(".")[0]:
         return False
+    try:
+        return _origin(name) != module.__file__
+    except (ImportError, KeyError):  # a parent that is no package that can be found
+        return True
+
+
+def _origin(name: str) -> str | None:
+    """The file that a fresh interpreter with this one's paths would import; None when it finds none."""
     parts, path, origin = name.split("."), None, None
     for number in range(len(parts)):
         found = PathFinder.find_spec(".".join(parts[: number + 1]), path)
         if found is None:
-            return True
-        path, origin = found.submodule_search_locations, found.origin
-    return origin != module.__file__
+            return None
+        path, origin = list(found.submodule_search_locations or ()), found.origin
+    return origin

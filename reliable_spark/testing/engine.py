@@ -82,9 +82,8 @@ class Engine(Protocol):
 
 def _on_spark(topology: Topology, settings: Settings) -> Engine:
     from reliable_spark.microbatch import MicroBatchEngine, SparkCluster
-    from reliable_spark.session import session
 
-    return MicroBatchEngine(topology, settings, SparkCluster(session("topology")))
+    return MicroBatchEngine(topology, settings, SparkCluster())
 
 
 ENGINES: dict[str, Callable[[Topology, Settings], Engine]] = {"process": ProcessEngine, "spark": _on_spark}

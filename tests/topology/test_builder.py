@@ -87,7 +87,10 @@ STRUCTURE: list[tuple[Declare, str]] = [
     (lambda b: b.set_spout("sentences", FeedSpout(["word"]), 1), "component id 'sentences' is taken"),
     (lambda b: b.set_bolt("__acker", AckOnly(), 1), "component id '__acker' is reserved"),
     (lambda b: b.set_bolt("", AckOnly(), 1), "not ''"),
-    (lambda b: b.set_bolt("count", wrong(FeedSpout(["word"])), 1), "must be a BasicBolt, a RichBolt or a WindowedBolt, not FeedSpout"),
+    (
+        lambda b: b.set_bolt("count", wrong(FeedSpout(["word"])), 1),
+        "must be a BasicBolt, a RichBolt or a WindowedBolt, not FeedSpout",
+    ),
     (lambda b: b.set_spout("more", wrong(AckOnly()), 1), "must be a Spout, not AckOnly"),
     (lambda b: b.set_spout("more", FeedSpout(["a", "a"]), 1), "declares field 'a' twice"),
     (lambda b: b.set_spout("more", FeedSpout(["a"], streams={"__tick": ["a"]}), 1), "stream id '__tick' is reserved"),

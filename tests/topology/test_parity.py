@@ -31,7 +31,6 @@ from tests.topology.pieces import (
     keep,
     keep_values,
     line,
-    line_from,
     started,
 )
 from tests.topology.test_bolts import Strict
@@ -359,7 +358,7 @@ def emit_nowhere(bolt: Does, input: Tuple) -> None:
 
 def test_e2_e3_groupings_reach_the_same_tasks(run: Start, engine: str) -> None:
     """Every grouping, over two micro-batches: each task executes as many tuples as in one process."""
-    assert executed_by_task(run) == executed_by_task(lambda builder: started(builder))
+    assert executed_by_task(run) == executed_by_task(started)
 
 
 def executed_by_task(run: Start) -> dict[str, list[int]]:
@@ -436,7 +435,7 @@ def test_f3_statistics_are_the_same(run: Start, engine: str) -> None:
         topology.advance(30)
         return [topology.statistics(name) for name in ("s", "b1", "b2", "__acker")]
 
-    assert pages(run) == pages(lambda builder, **storm: started(builder, **storm))
+    assert pages(run) == pages(started)
 
 
 # --------------------------------------------------------------------------------------------- any topology
