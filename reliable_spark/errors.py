@@ -9,6 +9,7 @@ ReliableSparkError
 └── OperatingError        the world is wrong: raised while running; nothing was settled, start again
     ├── LedgerError       the ledger cannot be read, written or trusted
     ├── SinkError         the sink refused
+    ├── StateError        a bolt's state cannot be read or written, or is asked for a transaction out of turn
     └── TooManyFailures   the share of bad rows is over `max_bad_ratio`: the batch was not settled
 """
 
@@ -52,6 +53,10 @@ class LedgerError(OperatingError):
 
 class SinkError(OperatingError):
     """The sink refused the rows of a batch; the batch was not settled."""
+
+
+class StateError(OperatingError):
+    """The state of a bolt cannot be read or written, or is asked for a transaction out of turn."""
 
 
 class TooManyFailures(OperatingError):

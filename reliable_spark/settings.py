@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
 
 from reliable_spark.errors import SettingsError, nearest
 
@@ -26,6 +26,10 @@ class TopologySettings(BaseModel):
         workers: how many ackers there are when `ackers` is None (Storm: `topology.workers`).
         tasks: how many tasks a component has that does not say so; None means one per executor
             (Storm: `topology.tasks`).
+        state_provider: where stateful bolts keep their state: "memory", "delta", "redis", "module:Class", or an
+            object with a method `state(namespace)` (Storm: `topology.state.provider`).
+        state_provider_config: what the provider is made with: delta's `path`, redis' `url` and others
+            (Storm: `topology.state.provider.config`, a JSON text or a mapping).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -34,6 +38,8 @@ class TopologySettings(BaseModel):
     tick_s: float | None = Field(default=None, gt=0)
     workers: int = Field(default=1, ge=1)
     tasks: int | None = Field(default=None, ge=1)
+    state_provider: Any = "memory"
+    state_provider_config: Json[dict[str, Any]] | dict[str, Any] = Field(default_factory=dict)
 
 
 class Settings(BaseModel):
@@ -152,6 +158,8 @@ TOPOLOGY_KEYS: dict[str, str] = {
     "topology.tick.tuple.freq.secs": "tick_s",
     "topology.workers": "workers",
     "topology.tasks": "tasks",
+    "topology.state.provider": "state_provider",
+    "topology.state.provider.config": "state_provider_config",
 }
 """Storm's key -> our setting of a topology."""
 
@@ -159,7 +167,7 @@ _PRESSURE = "queues are not bounded here; topology.max.spout.pending bounds what
 _BATCHING = "tuples are not sent in batches of a size of one's own"
 _WAITING = "an idle task costs nothing here"
 _LOCALITY = "tasks are dealt tuples in turn, wherever they run"
-_WINDOWS = "windows are Spark's"
+_WINDOWS = "a WindowedBolt has it from with_window() and with_timestamp()"
 
 WITHOUT_MEANING: dict[str, str] = {
     "topology.ras.acker.executors.per.worker": "there is no resource-aware scheduler; set topology.acker.executors",
@@ -188,8 +196,6 @@ WITHOUT_MEANING: dict[str, str] = {
     "topology.disable.loadaware.messaging": _LOCALITY,
     "topology.localityaware.higher.bound": _LOCALITY,
     "topology.localityaware.lower.bound": _LOCALITY,
-    "topology.state.provider": "state is kept by the engine",
-    "topology.state.provider.config": "state is kept by the engine",
     "topology.bolts.window.length.count": _WINDOWS,
     "topology.bolts.window.length.duration.ms": _WINDOWS,
     "topology.bolts.window.sliding.interval.count": _WINDOWS,

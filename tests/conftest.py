@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -36,3 +40,33 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = configure(builder).getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Redis server of our own, on a port of its own."""
+    server = shutil.which("redis-server")
+    if server is None:
+        pytest.skip("needs redis-server, of the Debian package of that name")
+    redis = pytest.importorskip("redis")
+    directory = tmp_path_factory.mktemp("redis")
+    port = _free_port()
+    process = subprocess.Popen(
+        [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)],
+        stdout=subprocess.DEVNULL,
+    )
+    client = redis.Redis(port=port, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200))
+    try:
+        assert client.ping()
+        yield client
+    finally:
+        client.close()
+        process.terminate()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

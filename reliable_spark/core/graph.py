@@ -20,6 +20,9 @@ SYSTEM = "__system"
 """The component ticks come from."""
 TICK_STREAM = "__tick"
 ACKER = "__acker"
+CHECKPOINT_SPOUT = "$checkpointspout"
+"""The component that checkpoints come from, in a topology with stateful bolts."""
+CHECKPOINT_STREAM = "$checkpoint"
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ def check_name(name: str, what: str, taken: Collection[str] = ()) -> None:
         raise TopologyError(f"a {what} id is a text that is not empty, not {name!r}")
     if name.startswith("__"):
         raise TopologyError(f"{what} id {name!r} is reserved: ids that start with '__' are the system's")
+    if name in (CHECKPOINT_SPOUT, CHECKPOINT_STREAM):
+        raise TopologyError(f"{what} id {name!r} is reserved: checkpoints go by it")
     if name in taken:
         raise TopologyError(f"{what} id {name!r} is taken: each {what} has its own")
 

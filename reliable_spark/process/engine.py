@@ -1,207 +1,46 @@
-"""The in-process engine: a topology in one thread, on a simulated clock, the same from run to run.
-
-The order of one round: ring the timers that are due; let every tuple in the queue arrive, first in first out, what
-it causes included; then ask every spout that may emit for one tuple.
-Source: Storm's `executor/spout/SpoutExecutor.call`.
-"""
+"""The in-process engine: a topology in one thread, the same from run to run when time is simulated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
-from reliable_spark.core.graph import SYSTEM, TICK_STREAM
-from reliable_spark.core.statistics import ALL_TIME, ComponentStatistics, Metric, component_statistics
-from reliable_spark.errors import OperatingError, UsageError
-from reliable_spark.process.crew import Crew, world_of
-from reliable_spark.process.spout_task import SpoutExecutor, SpoutTask
+from reliable_spark.clock import Clock, ManualClock
+from reliable_spark.errors import OperatingError
+from reliable_spark.process import base
+from reliable_spark.process.crew import Crew
+from reliable_spark.process.starting import with_ackers
+from reliable_spark.process.world import World
 from reliable_spark.settings import Settings
 from reliable_spark.topology.builder import Topology
-from reliable_spark.topology.tuples import Tuple
-
-IDLE_STEP_S = 1.0
-"""How often an idle spout is asked for a tuple while simulated time passes."""
-
-STEPS_MAX = 10_000_000
-"""What has not come to rest after this many steps while no time passed will not do so by itself."""
 
 
-class ProcessEngine:
-    """Runs one topology; see `testing.TestTopology` for what the methods promise.
+class ProcessEngine(base.TopologyEngine):
+    """Runs one topology; what is sent first arrives first.
 
     Args:
         topology: what is run.
         settings: how.
+        clock: the time; a simulated one by default.
+        is_watched: whether what is emitted and answered is kept for a test.
     """
 
-    def __init__(self, topology: Topology, settings: Settings) -> None:
-        self._world = world_of(topology, settings)
-        self._crew = Crew(self._world, topology)
-        self._ticks = self._crew.ticks()
-        self._is_active = False
-        self.activate()
+    def __init__(
+        self, topology: Topology, settings: Settings, clock: Clock | None = None, is_watched: bool = True
+    ) -> None:
+        graph, tasks = with_ackers(topology.graph, settings)
+        world = World(graph, tasks, settings, clock or ManualClock(), is_watched)
+        super().__init__(world, Crew(world, topology))
 
-    # ------------------------------------------------------------------------------------------- running
-
-    def settle(self) -> None:
-        """Run until nothing is queued anywhere and no spout has anything to emit."""
-        self._run(until_s=float("inf"))
-
-    def advance(self, seconds: float) -> None:
-        """Settle, then let time pass from one tick to the next, settling after each step."""
-        world = self._world
-        until_s = round(world.now_s + seconds, 6)
-        self._run(until_s)
-        while world.now_s < until_s:
-            next_s = min(until_s, self._ticks.next_due_s, world.now_s + IDLE_STEP_S)
-            world.clock.advance(next_s - world.now_s)
-            self._run(until_s)
-
-    def activate(self) -> None:
-        """Let the spouts emit."""
-        if not self._is_active:
-            self._is_active = True
-            for task in self._spout_tasks():
-                self._guarded(task, self._spout(task).user.activate)
-
-    def deactivate(self) -> None:
-        """Let the spouts emit nothing more; acks, fails and ticks still arrive."""
-        if self._is_active:
-            self._is_active = False
-            for task in self._spout_tasks():
-                self._guarded(task, self._spout(task).user.deactivate)
-
-    def kill_task(self, component: str, task: int) -> None:
-        """Let a task die and start again."""
-        self._restart(self._world.tasks[component][task])
-
-    def close(self) -> None:
-        """Deactivate, then close spouts and clean up bolts."""
-        self.deactivate()
-        for task in self._crew.tasks.values():
-            task.close()
-
-    # ------------------------------------------------------------------------------------------- looking
-
-    def components(self) -> dict[str, int]:
-        """Every component with its number of tasks, the ackers included."""
-        return {name: len(tasks) for name, tasks in self._world.tasks.items()}
-
-    def now_s(self) -> float:
-        """Seconds since the topology began."""
-        return self._world.now_s
-
-    def acks(self, spout: str) -> list[Any]:
-        """Message ids acked since the previous call."""
-        return self._world.acks.pop(spout, [])
-
-    def fails(self, spout: str) -> list[Any]:
-        """Message ids failed since the previous call."""
-        return self._world.fails.pop(spout, [])
-
-    def emitted(self, component: str, stream: str) -> list[list[Any]]:
-        """Value lists emitted since the previous call."""
-        return self._world.emitted.pop((component, stream), [])
-
-    def errors(self, component: str) -> list[BaseException]:
-        """Errors reported since the previous call."""
-        return self._world.errors.pop(component, [])
-
-    def pending(self, spout: str) -> int:
-        """Trees of a spout that have no answer."""
-        own = self._world.tasks[spout]
-        entries = (entry for executor in self._crew.spout_executors for _, entry in executor.pending.items())
-        return sum(entry.task in own for entry in entries)
-
-    def instance(self, component: str, task: int) -> Any:
-        """The user's object that runs in a task."""
-        return self._crew.instance(self._world.tasks[component][task])
-
-    def executed(self, component: str, task: int | None) -> int:
-        """Tuples that one or all tasks executed, ticks included."""
-        tasks = self._world.tasks[component]
-        chosen = tasks if task is None else [tasks[task]]
-        now_s = self._world.now_s
-        counts = [self._world.counts[each] for each in chosen]
-        return int(sum(each.total(Metric.EXECUTED, ALL_TIME, now_s, lambda key: True) for each in counts))
-
-    def statistics(self, component: str) -> ComponentStatistics:
-        """The component's page of Storm's UI."""
-        counts = [self._world.counts[task] for task in self._world.tasks[component]]
-        return component_statistics(component, counts, self._world.now_s)
-
-    # ------------------------------------------------------------------------------------------- one round
-
-    def _run(self, until_s: float) -> None:
-        """Rounds until one finds nothing to do, or bolts have spent more time than there was."""
-        quiet_since_s, rounds = self._world.now_s, 0
-        while self._round(until_s) and self._world.now_s <= until_s:
-            rounds = rounds + 1 if self._world.now_s == quiet_since_s else 0
-            quiet_since_s = self._world.now_s
-            if rounds > STEPS_MAX:
-                raise OperatingError(f"still not settled after {STEPS_MAX} rounds: a spout never stops emitting")
-
-    def _round(self, until_s: float) -> bool:
-        """Deliver what is queued, then let the spouts emit; says whether anything happened."""
+    def _drain(self, until_s: float) -> bool:
         world, delivered = self._world, 0
-        self._ring()
         while world.queue and world.now_s <= until_s:
-            if delivered > STEPS_MAX:
-                raise OperatingError(f"still not settled after {STEPS_MAX} tuples: a spout emits for every answer")
+            if delivered > base.STEPS_MAX:
+                raise OperatingError(f"still not settled after {base.STEPS_MAX} tuples: a spout emits for every answer")
             self._deliver(*world.queue.popleft())
             delivered += 1
             self._ring()
-        emitted = self._is_active and world.now_s <= until_s and self._ask_spouts()
-        return delivered > 0 or emitted
+        return delivered > 0
 
-    def _ring(self) -> None:
-        if self._ticks.next_due_s <= self._world.now_s:
-            for period_s, task in self._ticks.ring(self._world.now_s):
-                self._world.send(task, Tuple([period_s], ("rate_secs",), SYSTEM, TICK_STREAM, -1))
-
-    def _deliver(self, task: int, arrived: Tuple) -> None:
-        running = self._crew.tasks[task]
-        if arrived.is_tick and isinstance(running, SpoutTask):
-            self._expire(running.executor)
-        else:
-            self._guarded(task, partial(running.deliver, arrived))
-
-    def _expire(self, executor: SpoutExecutor) -> None:
-        """Fail what timed out; a task that dies of it does not keep the others from hearing of theirs."""
-        for late in executor.rotate():
-            self._guarded(late.task, partial(executor.tasks[late.task].failed, late))
-
-    def _ask_spouts(self) -> bool:
-        """One call of `next_tuple` for each task of each executor that is not throttled."""
-        emitted = False
-        for executor in self._crew.spout_executors:
-            if not executor.is_throttled:
-                for task in list(executor.tasks):
-                    emitted |= bool(self._guarded(task, executor.tasks[task].next_tuple))
-        return emitted
-
-    def _guarded(self, task: int, call: Callable[[], object]) -> object:
-        """Run a task's code; what it raises kills the task, unless the library was misused: that is the caller's."""
-        try:
-            return call()
-        except UsageError:
-            raise
-        except Exception as error:
-            self._world.report(self._world.component_of[task], error)
-            self._restart(task)
-            return False
-
-    def _restart(self, task: int) -> None:
-        self._crew.restart(task)
-        running = self._crew.tasks[task]
-        if isinstance(running, SpoutTask) and self._is_active:
-            running.user.activate()
-
-    def _spout_tasks(self) -> list[int]:
-        return [task for executor in self._crew.spout_executors for task in executor.tasks]
-
-    def _spout(self, task: int) -> SpoutTask:
-        running = self._crew.tasks[task]
-        assert isinstance(running, SpoutTask)
-        return running
+    def _drop_queued(self, task: int) -> None:
+        queue = self._world.queue
+        waiting = [each for each in queue if each.task != task or each.tuple.is_tick]
+        queue.clear()
+        queue.extend(waiting)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from itertools import count
+from functools import partial
+from threading import Lock
 from typing import Any
 
 from reliable_spark.core import groupings
@@ -71,7 +72,7 @@ class Outbound:
         key = (context.component, stream)
         world.count(context.task, Metric.EMITTED, key)
         world.count(context.task, Metric.TRANSFERRED, key, len(targets))
-        world.emitted[key].append(list(values))
+        world.saw_emit(key, values)
         fields = self._streams[stream].fields
         for task in targets:
             sent = Tuple(list(values), fields, context.component, stream, context.task, new_edges())
@@ -112,24 +113,28 @@ class Outbound:
     def _chooser(self, name: str, stream: Stream, grouping: Grouping, tasks: list[int]) -> Choose:
         """A grouping between this task and the tasks of one component."""
         if grouping.kind is GroupingKind.CUSTOM:
-            return self._custom(name, grouping, tasks)
+            custom = deepcopy(grouping.custom)
+            custom.prepare(self._context, (self._context.component, name), list(tasks))
+            return partial(_by_custom, custom, self._context.task, tasks)
         places = [stream.fields.index(field) for field in grouping.fields]
         seed = xxhash64(self._context.component, self._context.task, name, tasks[0])
-        choose = chooser(grouping.kind, places, len(tasks), seed)
-        return lambda values: [tasks[target] for target in choose(values)]
+        return partial(_as_tasks, tasks, chooser(grouping.kind, places, len(tasks), seed))
 
-    def _custom(self, name: str, grouping: Grouping, tasks: list[int]) -> Choose:
-        custom = deepcopy(grouping.custom)
-        custom.prepare(self._context, (self._context.component, name), list(tasks))
 
-        def choose(values: Sequence[Any]) -> Sequence[int]:
-            chosen: list[int] = list(custom.choose_tasks(self._context.task, list(values)))
-            strangers = [task for task in chosen if task not in tasks]
-            if strangers:
-                raise UsageError(f"a custom grouping chose task {strangers[0]}, which is none of {tasks}")
-            return chosen
+class _Numbers:
+    """0, 1, 2 and so on for several threads; unlike itertools.count it can be pickled for good."""
 
-        return choose
+    def __init__(self, following: int = 0) -> None:
+        self._following = following
+        self._lock = Lock()
+
+    def __call__(self) -> int:
+        with self._lock:
+            self._following += 1
+            return self._following - 1
+
+    def __reduce__(self) -> tuple[type[_Numbers], tuple[int]]:
+        return _Numbers, (self._following,)
 
 
 def chooser(kind: GroupingKind, places: Sequence[int], count_of_tasks: int, seed: int) -> Choose:
@@ -142,29 +147,53 @@ def chooser(kind: GroupingKind, places: Sequence[int], count_of_tasks: int, seed
         seed: makes emitters differ.
 
     Returns:
-        A function from values to places in the sorted list of tasks. Several threads may call it.
+        A function from values to places in the sorted list of tasks. Several threads may call it, and it can be
+        pickled with what it remembers.
     """
-    numbers = count()
     if kind is GroupingKind.FIELDS:
-        return lambda values: [groupings.fields_target([values[place] for place in places], count_of_tasks)]
+        return partial(_by_fields, places, count_of_tasks)
     if kind is GroupingKind.PARTIAL_KEY:
-        return _partial_key(places or [0], count_of_tasks)
+        return partial(_by_partial_key, places or [0], count_of_tasks, Counter())
     if kind is GroupingKind.NONE:
-        return lambda values: [groupings.random_target(count_of_tasks, seed, next(numbers))]
+        return partial(_at_random, count_of_tasks, seed, _Numbers())
     if kind in (GroupingKind.SHUFFLE, GroupingKind.LOCAL_OR_SHUFFLE):  # one process: every task is local
-        order = groupings.shuffled(count_of_tasks, seed)
-        return lambda values: [groupings.round_robin_target(order, next(numbers))]
+        return partial(_in_turn, groupings.shuffled(count_of_tasks, seed), _Numbers())
     fixed = {GroupingKind.GLOBAL: [0], GroupingKind.ALL: list(range(count_of_tasks)), GroupingKind.DIRECT: []}[kind]
-    return lambda values: fixed
+    return partial(_always, fixed)
 
 
-def _partial_key(places: Sequence[int], count_of_tasks: int) -> Choose:
-    used: Counter[int] = Counter()
+def _by_fields(places: Sequence[int], count_of_tasks: int, values: Sequence[Any]) -> Sequence[int]:
+    return [groupings.fields_target([values[place] for place in places], count_of_tasks)]
 
-    def choose(values: Sequence[Any]) -> Sequence[int]:
-        key = [values[place] for place in places]
-        target = groupings.partial_key_target(groupings.partial_key_candidates(key, count_of_tasks), used)
-        used[target] += 1
-        return [target]
 
-    return choose
+def _by_partial_key(
+    places: Sequence[int], count_of_tasks: int, used: Counter[int], values: Sequence[Any]
+) -> Sequence[int]:
+    key = [values[place] for place in places]
+    target = groupings.partial_key_target(groupings.partial_key_candidates(key, count_of_tasks), used)
+    used[target] += 1
+    return [target]
+
+
+def _at_random(count_of_tasks: int, seed: int, numbers: _Numbers, values: Sequence[Any]) -> Sequence[int]:
+    return [groupings.random_target(count_of_tasks, seed, numbers())]
+
+
+def _in_turn(order: Sequence[int], numbers: _Numbers, values: Sequence[Any]) -> Sequence[int]:
+    return [groupings.round_robin_target(order, numbers())]
+
+
+def _always(fixed: Sequence[int], values: Sequence[Any]) -> Sequence[int]:
+    return fixed
+
+
+def _as_tasks(tasks: Sequence[int], choose: Choose, values: Sequence[Any]) -> Sequence[int]:
+    return [tasks[target] for target in choose(values)]
+
+
+def _by_custom(custom: Any, emitter: int, tasks: Sequence[int], values: Sequence[Any]) -> Sequence[int]:
+    chosen: list[int] = list(custom.choose_tasks(emitter, list(values)))
+    strangers = [task for task in chosen if task not in tasks]
+    if strangers:
+        raise UsageError(f"a custom grouping chose task {strangers[0]}, which is none of {tasks}")
+    return chosen

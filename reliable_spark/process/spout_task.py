@@ -91,7 +91,7 @@ class SpoutCollector:
         if message_id is None or not self._world.is_tracking:
             self._outbound.send(values, stream, targets, dict)
             if message_id is not None:
-                self._world.acks[self._context.component].append(message_id)
+                self._world.saw_answer(self._world.acks, self._context.component, message_id)
                 self._spout.ack(message_id)  # without ackers a tuple counts as done once it is emitted
             return
         root, init_val = self._world.new_id(), 0
@@ -160,7 +160,7 @@ class SpoutTask:
     def failed(self, pending: Pending) -> None:
         """Fail one of the task's own trees."""
         self._world.count(self._context.task, Metric.FAILED, (self._context.component, pending.stream))
-        self._world.fails[self._context.component].append(pending.message_id)
+        self._world.saw_answer(self._world.fails, self._context.component, pending.message_id)
         self.user.fail(pending.message_id)
 
     def close(self) -> None:
@@ -171,5 +171,5 @@ class SpoutTask:
         key = (self._context.component, pending.stream)
         self._world.count(self._context.task, Metric.ACKED, key)
         self._world.count(self._context.task, Metric.COMPLETE_MS, key, age_ms)
-        self._world.acks[self._context.component].append(pending.message_id)
+        self._world.saw_answer(self._world.acks, self._context.component, pending.message_id)
         self.user.ack(pending.message_id)

@@ -80,7 +80,13 @@ class Engine(Protocol):
         ...
 
 
-ENGINES: dict[str, Callable[[Topology, Settings], Engine]] = {"process": ProcessEngine}
+def _on_spark(topology: Topology, settings: Settings) -> Engine:
+    from reliable_spark.microbatch import MicroBatchEngine, SparkCluster
+
+    return MicroBatchEngine(topology, settings, SparkCluster())
+
+
+ENGINES: dict[str, Callable[[Topology, Settings], Engine]] = {"process": ProcessEngine, "spark": _on_spark}
 """Engine name -> what makes one."""
 
 
@@ -88,10 +94,8 @@ def engine_of(name: str, topology: Topology, settings: Settings) -> Engine:
     """Start a topology on the engine of that name.
 
     Raises:
-        UsageError: there is no such engine, or not yet.
+        UsageError: there is no such engine.
     """
-    if name == "spark":
-        raise UsageError("engine='spark' does not run topologies yet: use engine='process'")
     if name not in ENGINES:
         raise UsageError(f"there is no engine {name!r}{nearest(name, ENGINES)}")
     return ENGINES[name](topology, settings)

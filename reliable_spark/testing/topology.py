@@ -29,7 +29,8 @@ class TestTopology:
     Args:
         builder: the topology; it is built here and may be used again.
         settings: how it is run.
-        engine: "process" runs it in this process and thread.
+        engine: "process" runs it in this process and thread; "spark" in micro-batches, on the active session or a
+            new one: bolts are pickled between them, so `state` gives a copy.
 
     Raises:
         TopologyError: the topology is wrong.

@@ -4,15 +4,22 @@ from reliable_spark.topology.bolts import BasicBolt, BasicOutputCollector, Outpu
 from reliable_spark.topology.builder import BoltDeclarer, CustomStreamGrouping, SpoutDeclarer, Topology, TopologyBuilder
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer
+from reliable_spark.topology.join import JoinBolt, JoinSide
 from reliable_spark.topology.log_spout import Log, LogSpout, LogSpoutSettings, Record
 from reliable_spark.topology.spouts import Spout, SpoutOutputCollector
+from reliable_spark.topology.stateful import StatefulBolt
 from reliable_spark.topology.tuples import Tuple
+from reliable_spark.topology.windowed import Count, Duration, TupleWindow, WindowedBolt, WindowedCollector
 
 __all__ = [
     "BasicBolt",
     "BasicOutputCollector",
     "BoltDeclarer",
+    "Count",
     "CustomStreamGrouping",
+    "Duration",
+    "JoinBolt",
+    "JoinSide",
     "Log",
     "LogSpout",
     "LogSpoutSettings",
@@ -24,8 +31,12 @@ __all__ = [
     "Spout",
     "SpoutDeclarer",
     "SpoutOutputCollector",
+    "StatefulBolt",
     "Topology",
     "TopologyBuilder",
     "TopologyContext",
     "Tuple",
+    "TupleWindow",
+    "WindowedBolt",
+    "WindowedCollector",
 ]

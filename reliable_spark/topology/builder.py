@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from reliable_spark.core.barriers import with_checkpoint_streams
 from reliable_spark.core.graph import (
     DEFAULT_STREAM,
     Component,
@@ -23,9 +24,13 @@ from reliable_spark.core.groupings import Grouping, GroupingKind
 from reliable_spark.errors import TopologyError
 from reliable_spark.settings import check_storm_keys
 from reliable_spark.topology.bolts import BasicBolt, BasicBoltExecutor, RichBolt
+from reliable_spark.topology.checkpointed import with_checkpoints
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer, as_fields
 from reliable_spark.topology.spouts import Spout
+from reliable_spark.topology.stateful import StatefulBolt
+from reliable_spark.topology.windowed import WindowedBolt
+from reliable_spark.topology.windowed_executor import WindowedBoltExecutor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -165,7 +170,7 @@ class TopologyBuilder:
         self._declarers[id], self._objects[id] = declarer, spout
         return declarer
 
-    def set_bolt(self, id: str, bolt: BasicBolt | RichBolt, parallelism: int = 1) -> BoltDeclarer:
+    def set_bolt(self, id: str, bolt: BasicBolt | RichBolt | WindowedBolt, parallelism: int = 1) -> BoltDeclarer:
         """Add a bolt; subscribe it to streams by the methods of what is returned.
 
         Args:
@@ -173,12 +178,14 @@ class TopologyBuilder:
             bolt: copied for every task.
             parallelism: the number of executors, 1 or more.
         """
-        if not isinstance(bolt, BasicBolt | RichBolt):
-            raise TopologyError(f"bolt {id!r} must be a BasicBolt or a RichBolt, not {type(bolt).__name__}")
+        if not isinstance(bolt, BasicBolt | RichBolt | WindowedBolt):
+            raise TopologyError(
+                f"bolt {id!r} must be a BasicBolt, a RichBolt or a WindowedBolt, not {type(bolt).__name__}"
+            )
         self._check(id, parallelism)
         declarer = BoltDeclarer(Component(id, "bolt", parallelism, parallelism))
         self._declarers[id] = declarer
-        self._objects[id] = BasicBoltExecutor(bolt) if isinstance(bolt, BasicBolt) else bolt
+        self._objects[id] = _as_rich(bolt)
         return declarer
 
     def build(self) -> Topology:
@@ -191,7 +198,10 @@ class TopologyBuilder:
         for component in in_order({name: each.component for name, each in self._declarers.items()}):
             declared[component.name] = self._with_streams(component, declared)
         check_streams(declared)
-        return Topology(Graph(MappingProxyType(declared)), MappingProxyType(dict(self._objects)))
+        if not any(isinstance(each, StatefulBolt) for each in self._objects.values()):
+            return Topology(Graph(MappingProxyType(declared)), MappingProxyType(dict(self._objects)))
+        graph = Graph(MappingProxyType(with_checkpoint_streams(declared)))
+        return Topology(graph, MappingProxyType(with_checkpoints(self._objects)))
 
     def _with_streams(self, component: Component, sources: Mapping[str, Component]) -> Component:
         """The component with what it declares; its sources have declared theirs before."""
@@ -208,6 +218,12 @@ class TopologyBuilder:
     def _check(self, id: str, parallelism: int) -> None:
         check_name(id, "component", self._declarers)
         _check_count(parallelism, f"parallelism of {id!r}")
+
+
+def _as_rich(bolt: BasicBolt | RichBolt | WindowedBolt) -> RichBolt:
+    if isinstance(bolt, RichBolt):
+        return bolt
+    return BasicBoltExecutor(bolt) if isinstance(bolt, BasicBolt) else WindowedBoltExecutor(bolt)
 
 
 def _check_count(count: int, what: str) -> None:

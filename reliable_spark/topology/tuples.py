@@ -54,6 +54,10 @@ class Tuple:
         """The values by field."""
         return dict(zip(self.fields, self.values, strict=True))
 
+    def detached(self) -> Tuple:
+        """A copy that belongs to no tree: its values, and where they came from."""
+        return Tuple(list(self.values), self.fields, self.source_component, self.source_stream, self.source_task)
+
     @property
     def is_tick(self) -> bool:
         """Whether it is a tick of the system's clock. Source: `utils/TupleUtils.isTick`."""

@@ -21,11 +21,11 @@ from reliable_spark import (
 from reliable_spark.testing import AckOnly, FeedSpout, Identity, TestTopology
 
 
-def started(builder: TopologyBuilder, **storm: Any) -> TestTopology:
+def started(builder: TopologyBuilder, engine: str = "process", **storm: Any) -> TestTopology:
     """The topology under Storm's keys; `timeout=10` and `ackers=0` stand for the two that matter most."""
     short = {"timeout": "topology.message.timeout.secs", "ackers": "topology.acker.executors"}
     keys = {short.get(name, f"topology.{name.replace('_', '.')}"): value for name, value in storm.items()}
-    return TestTopology(builder, Settings.from_storm(keys))
+    return TestTopology(builder, Settings.from_storm(keys), engine)
 
 
 def line(*bolts: RichBolt | BasicBolt) -> TopologyBuilder:

@@ -11,7 +11,7 @@ import pytest
 
 import reliable_spark as rs
 from reliable_spark.core.groupings import GroupingKind
-from reliable_spark.process import engine
+from reliable_spark.process import base
 from tests.topology.pieces import (
     AckOnly,
     Does,
@@ -87,7 +87,10 @@ STRUCTURE: list[tuple[Declare, str]] = [
     (lambda b: b.set_spout("sentences", FeedSpout(["word"]), 1), "component id 'sentences' is taken"),
     (lambda b: b.set_bolt("__acker", AckOnly(), 1), "component id '__acker' is reserved"),
     (lambda b: b.set_bolt("", AckOnly(), 1), "not ''"),
-    (lambda b: b.set_bolt("count", wrong(FeedSpout(["word"])), 1), "must be a BasicBolt or a RichBolt, not FeedSpout"),
+    (
+        lambda b: b.set_bolt("count", wrong(FeedSpout(["word"])), 1),
+        "must be a BasicBolt, a RichBolt or a WindowedBolt, not FeedSpout",
+    ),
     (lambda b: b.set_spout("more", wrong(AckOnly()), 1), "must be a Spout, not AckOnly"),
     (lambda b: b.set_spout("more", FeedSpout(["a", "a"]), 1), "declares field 'a' twice"),
     (lambda b: b.set_spout("more", FeedSpout(["a"], streams={"__tick": ["a"]}), 1), "stream id '__tick' is reserved"),
@@ -193,9 +196,7 @@ def test_a_wrong_call_of_the_kit_is_a_usage_error(call: Callable[[TestTopology],
 
 
 def test_the_engine_is_chosen_by_name() -> None:
-    """The Spark engine is announced, others are not known."""
-    with pytest.raises(rs.UsageError, match="engine='spark' does not run topologies yet"):
-        TestTopology(line(AckOnly()), engine="spark")
+    """What is not known is refused; the nearest name is said."""
     with pytest.raises(rs.UsageError, match="did you mean 'process'"):
         TestTopology(line(AckOnly()), engine="proces")
 
@@ -203,7 +204,7 @@ def test_the_engine_is_chosen_by_name() -> None:
 @pytest.mark.parametrize("when", ["next_tuple", "ack"])
 def test_a_spout_that_never_stops_is_refused(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`settle` says so instead of running for ever, whether it emits when asked or when told."""
-    monkeypatch.setattr(engine, "STEPS_MAX", 1000)
+    monkeypatch.setattr(base, "STEPS_MAX", 1000)
 
     class Endless(FeedSpout):
         def fed_by(self, feed: Any) -> FeedSpout:

@@ -1,0 +1,205 @@
+"""The Spark engine: the same rounds as in one process, but everything that is queued is delivered in one step.
+
+A step gives each task all that is queued for it, and the tasks run side by side. What they send is put in the order in
+which one queue would hold it, so a bolt or an acker meets the same tuples in the same order as in one process; only
+the spouts, which live here, emit many tuples before the next step and not one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliable_spark.clock import Clock, ManualClock
+from reliable_spark.core.graph import CHECKPOINT_SPOUT
+from reliable_spark.errors import UsageError
+from reliable_spark.microbatch.cluster import Cluster
+from reliable_spark.microbatch.parcels import LAST, Address, Arrival, Parcel, arrivals, opened, upright
+from reliable_spark.microbatch.pickling import send_hidden_modules_by_value, woken
+from reliable_spark.microbatch.work import BatchWorld, Done, Recipe, Step, Work
+from reliable_spark.process.base import TopologyEngine
+from reliable_spark.process.crew import Crew, Task
+from reliable_spark.process.starting import with_ackers
+from reliable_spark.settings import Settings
+from reliable_spark.topology.bolts import BasicBolt, BasicBoltExecutor, RichBolt
+from reliable_spark.topology.builder import Topology
+from reliable_spark.topology.windowed import WindowedBolt
+from reliable_spark.topology.windowed_executor import WindowedBoltExecutor
+
+ROUNDS_MAX = 10_000
+"""How many tuples each spout task is asked for, at most, before what they emitted is processed."""
+
+
+class MicroBatchEngine(TopologyEngine):
+    """Runs one topology; the bolts and ackers on a cluster, the spouts and the clock here.
+
+    Args:
+        topology: what is run.
+        settings: how.
+        cluster: where bolts and ackers run.
+        clock: the time; a simulated one by default.
+        is_watched: whether what is emitted and answered is kept for a test.
+
+    Raises:
+        UsageError: a bolt, or what it holds between two steps, cannot be pickled, or has a state.
+    """
+
+    _world: BatchWorld
+
+    def __init__(
+        self,
+        topology: Topology,
+        settings: Settings,
+        cluster: Cluster,
+        clock: Clock | None = None,
+        is_watched: bool = True,
+    ) -> None:
+        if CHECKPOINT_SPOUT in topology.graph.components:
+            raise UsageError("stateful bolts do not run on Spark yet: use engine='process'")
+        graph, tasks = with_ackers(topology.graph, settings)
+        world = BatchWorld(graph, tasks, settings, clock or ManualClock(), is_watched)
+        bolts = {name: each for name, each in topology.components.items() if isinstance(each, RichBolt)}
+        elsewhere = [name for name, each in graph.components.items() if each.kind == "bolt"]
+        send_hidden_modules_by_value()
+        real_clock = None if isinstance(clock, ManualClock) else clock
+        self._recipe = Recipe(graph, tasks, bolts, settings, real_clock, is_watched).packed()
+        self._bolts = bolts
+        self._cluster = cluster
+        self._states: dict[int, bytes | None] = {task: None for name in elsewhere for task in tasks[name]}
+        self._in_flight: list[Parcel[Address]] = []
+        self._steps = 0
+        self._died_at: dict[int, int] = {}
+        super().__init__(world, Crew(world, topology, elsewhere))
+
+    def close(self) -> None:
+        """Deactivate, then clean up the bolts that have something to clean up, and close the spouts."""
+        self.deactivate()
+        tasks = [task for name, bolt in self._bolts.items() if _cleans_up(bolt) for task in self._world.tasks[name]]
+        _raise_misuse(self._run_works([Work(task, self._states[task], is_closing=True) for task in tasks]))
+        super().close()
+
+    # ------------------------------------------------------------------------------------------- one step
+
+    def _drain(self, until_s: float) -> bool:
+        steps = self._steps
+        while (self._in_flight or self._world.outbox or None in self._states.values()) and self._world.now_s <= until_s:
+            self._step()
+            self._ring()
+        return self._steps > steps
+
+    def _step(self) -> None:
+        """Deliver everything that is queued now; what it causes is queued then."""
+        self._in_flight += self._world.outbox.take()
+        arrived: dict[int, list[Arrival]] = {}
+        for parcel, arrival in zip(self._in_flight, arrivals(self._in_flight), strict=True):
+            arrived.setdefault(parcel.to.task, []).append(arrival)
+        here = {task: arrived.pop(task) for task in self._crew.tasks if task in arrived}
+        works = [
+            Work(task, state, arrived.get(task, ()))
+            for task, state in self._states.items()
+            if state is None or task in arrived
+        ]
+        done = self._run_works(works)
+        self._in_flight = []  # only now: a job that fails has delivered nothing
+        self._take_back(done)
+        try:
+            self._deliver_here(here)
+        finally:
+            self._lose_what_was_queued_for_the_dead()
+        _raise_misuse(done)
+
+    def _run_works(self, works: list[Work]) -> list[Done]:
+        self._steps += 1
+        return self._cluster.run(self._recipe, Step(self._steps, self._world.now_s), works) if works else []
+
+    def _take_back(self, done: list[Done]) -> None:
+        """Keep the tasks, their counts and what they sent, in the order of one queue."""
+        world = self._world
+        for each in done:
+            self._states[each.task] = each.state
+            self._in_flight += each.parcels
+            if each.died_at is not None:
+                self._died_at[each.task] = each.died_at
+            for (metric, key, now_s), amount in each.counted.items():
+                world.counts[each.task].add(metric, key, now_s, amount)
+        errors = [(place, each.task, error) for each in done for place, error in each.reported]
+        for _, task, error in sorted(errors, key=lambda report: report[:2]):
+            world.report(world.component_of[task], error)
+        for key in {parcel.to for each in done for parcel in each.seen}:
+            parcels = [parcel for each in done for parcel in each.seen if parcel.to == key]
+            world.emitted[key] += [values for _, values in opened(arrivals(parcels))]
+        if isinstance(world.clock, ManualClock):  # who waits longest is who the others wait for
+            world.clock.advance(max((each.now_s for each in done), default=world.now_s) - world.now_s)
+
+    def _deliver_here(self, here: dict[int, list[Arrival]]) -> None:
+        """Let the spouts hear of answers and ticks."""
+        world = self._world
+        for place, (task, content) in _merged(here):
+            arrived = upright(content, world.graph)
+            if task not in self._died_at or arrived.is_tick:
+                world.place = place
+                try:
+                    self._deliver(task, arrived)
+                finally:
+                    world.place = LAST
+
+    def _lose_what_was_queued_for_the_dead(self) -> None:
+        """A task that died took along what had been sent to it by then; what was sent later arrives."""
+        self._in_flight += self._world.outbox.take()
+        self._in_flight = [
+            parcel
+            if parcel.to.is_tick or parcel.to.task not in self._died_at
+            else parcel.without_those_before(self._died_at[parcel.to.task])
+            for parcel in self._in_flight
+        ]
+        self._died_at.clear()
+
+    # ------------------------------------------------------------------------------------------- tasks
+
+    def _ask_spouts(self) -> bool:
+        rounds = 0
+        while rounds < ROUNDS_MAX and super()._ask_spouts():
+            rounds += 1
+        return rounds > 0
+
+    def _running(self, task: int) -> Task:
+        if task not in self._states:
+            return super()._running(task)
+        if self._states[task] is None:
+            done = self._run_works([Work(task, None)])
+            self._take_back(done)
+            _raise_misuse(done)
+        state = self._states[task]
+        assert state is not None, "a task that started is kept"
+        running: Task = woken(state, self._world)
+        return running
+
+    def _restart(self, task: int) -> None:
+        if task in self._states:
+            self._drop_queued(task)
+            self._states[task] = None
+        else:
+            super()._restart(task)
+
+    def _drop_queued(self, task: int) -> None:
+        if self._world.place != LAST:
+            self._died_at[task] = self._world.place
+            return
+        self._in_flight += self._world.outbox.take()
+        self._in_flight = [each for each in self._in_flight if each.to.task != task or each.to.is_tick]
+
+
+def _merged(here: dict[int, list[Arrival]]) -> list[tuple[int, tuple[int, Any]]]:
+    """What arrived for several tasks, in one order."""
+    found = [(place, (task, content)) for task, arrived in here.items() for place, content in opened(arrived)]
+    return sorted(found, key=lambda each: each[0])
+
+
+def _raise_misuse(done: list[Done]) -> None:
+    misuse = [each.misuse for each in done if each.misuse is not None]
+    if misuse:
+        raise min(misuse, key=lambda each: each[0])[1]
+
+
+def _cleans_up(bolt: RichBolt) -> bool:
+    user = bolt.bolt if isinstance(bolt, BasicBoltExecutor | WindowedBoltExecutor) else bolt
+    return type(user).cleanup not in (RichBolt.cleanup, BasicBolt.cleanup, WindowedBolt.cleanup)

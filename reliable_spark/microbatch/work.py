@@ -1,0 +1,258 @@
+"""What a worker does in one step: wake one task, let it execute what arrived, and put it to sleep again."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from reliable_spark.clock import Clock, ManualClock
+from reliable_spark.core.graph import Graph
+from reliable_spark.core.ids import xxhash64
+from reliable_spark.core.statistics import Key, Metric
+from reliable_spark.errors import OperatingError, UsageError
+from reliable_spark.microbatch.parcels import LAST, Address, Arrival, Outbox, Parcel, flat, opened, upright
+from reliable_spark.microbatch.pickling import kept, packed, unpacked, woken
+from reliable_spark.process.acker_task import AckerRunner
+from reliable_spark.process.bolt_task import BoltTask
+from reliable_spark.process.starting import Starter
+from reliable_spark.process.world import World
+from reliable_spark.settings import Settings
+from reliable_spark.topology.bolts import RichBolt
+from reliable_spark.topology.builder import Topology
+from reliable_spark.topology.tuples import Tuple
+
+_FIRST = -(1 << 40)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What makes any bolt's task of a topology; the same for all steps.
+
+    Attributes:
+        graph: the topology, the ackers included.
+        tasks: component id -> its task ids.
+        bolts: the users' objects, to be copied.
+        settings: how the topology is run.
+        clock: a real clock; None: time is simulated.
+        is_watched: whether what is emitted is kept for a test.
+        paths: where the driver finds modules.
+    """
+
+    graph: Graph
+    tasks: Mapping[str, list[int]]
+    bolts: Mapping[str, RichBolt]
+    settings: Settings
+    clock: Clock | None
+    is_watched: bool
+    paths: Sequence[str] = field(default_factory=lambda: list(sys.path))
+
+    def packed(self) -> bytes:
+        """As bytes, the paths before what may need them.
+
+        Raises:
+            UsageError: a bolt or grouping holds something that cannot be pickled.
+        """
+        for name, bolt in self.bolts.items():
+            _checked(repr(name), bolt)
+        return pickle.dumps((list(self.paths), _checked("a custom grouping", self)))
+
+
+def _checked(what: str, value: Any) -> bytes:
+    try:
+        return packed(value)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise UsageError(
+            f"{what} cannot be copied for its tasks ({error}): make such things in prepare() or open()"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Step:
+    """Which step it is, and when it began."""
+
+    number: int
+    now_s: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """One task's part of a step.
+
+    Attributes:
+        task: its id.
+        state: the task as it was kept; None: it starts.
+        arrivals: what it executes.
+        is_closing: whether it is cleaned up instead.
+    """
+
+    task: int
+    state: bytes | None
+    arrivals: Sequence[Arrival] = ()
+    is_closing: bool = False
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a task's part of a step.
+
+    Attributes:
+        task: its id.
+        state: the task, kept; None: it could not be.
+        parcels: what it sent.
+        seen: what it emitted, for a test.
+        counted: its statistics, by metric, key and time.
+        reported: its errors, each with the place of the tuple in hand.
+        died_at: the place of the tuple that killed it last.
+        misuse: what the caller must hear of, with its place.
+        now_s: the time when it was done.
+    """
+
+    task: int
+    state: bytes | None
+    parcels: Sequence[Parcel[Address]]
+    seen: Sequence[Parcel[Key]]
+    counted: Mapping[tuple[Metric, Key, float], float]
+    reported: Sequence[tuple[int, BaseException]]
+    died_at: int | None
+    misuse: tuple[int, BaseException] | None
+    now_s: float
+
+
+class BatchWorld(World):
+    """A world in which what is sent is packed by address instead of queued."""
+
+    def __post_init__(self) -> None:
+        """Nothing is sent yet, and nothing in hand."""
+        super().__post_init__()
+        self.outbox: Outbox[Address] = Outbox()
+        self.place = LAST
+
+    def send(self, task: int, sent: Tuple) -> None:
+        """Pack a tuple, with the place of the one in hand."""
+        self.outbox.put(Address(task, sent.is_tick), self.place, flat(sent))
+
+
+class TaskWorld(BatchWorld):
+    """The world of one task in one step: it writes down what the driver is to know."""
+
+    def begin(self, task: int, step: Step) -> None:
+        """Ids are functions of the task, the step and a count: a second evaluation gives the same."""
+        self._seed = xxhash64(task, step.number)
+        self.seen: Outbox[Key] = Outbox()
+        self.counted: defaultdict[tuple[Metric, Key, float], float] = defaultdict(float)
+        self.reported: list[tuple[int, BaseException]] = []
+
+    def new_id(self) -> int:
+        """A 64-bit id that no other emission of this run has."""
+        self._ids_given += 1
+        return xxhash64(self._ids_given, seed=self._seed)
+
+    def count(self, task: int, metric: Metric, key: Key, amount: float = 1) -> None:
+        """Write down a count."""
+        self.counted[metric, key, self.now_s] += amount
+
+    def report(self, component: str, error: BaseException) -> None:
+        """Write down an error."""
+        self.reported.append((self.place, portable(error)))
+
+    def saw_emit(self, key: Key, values: Sequence[Any]) -> None:
+        """Write down what was emitted, if somebody looks."""
+        if self.is_watched:
+            self.seen.put(key, self.place, list(values))
+
+
+def run_work(recipe: bytes, step: Step, work: bytes) -> bytes:
+    """A worker's whole task: packed work in, packed result out; both sides may run anywhere."""
+    return packed(_Run(_recipe(recipe), step, pickle.loads(work)).done())
+
+
+@lru_cache(maxsize=8)
+def _recipe(data: bytes) -> Recipe:
+    paths, recipe = pickle.loads(data)
+    sys.path.extend(path for path in paths if path not in sys.path)
+    found: Recipe = unpacked(recipe)
+    return found
+
+
+class _Run:
+    """One task in one step. What the user's code raises kills the task; misuse of the library ends the step."""
+
+    def __init__(self, recipe: Recipe, step: Step, work: Work) -> None:
+        clock = recipe.clock or ManualClock()
+        if isinstance(clock, ManualClock):
+            clock.advance(step.now_s)
+        self._world = TaskWorld(
+            recipe.graph, recipe.tasks, recipe.settings, clock, recipe.is_watched, elapsed_s=step.now_s
+        )
+        self._world.begin(work.task, step)
+        self._starter = Starter(self._world, Topology(recipe.graph, recipe.bolts))
+        self._work = work
+        self._died_at: int | None = None
+        self._misuse: tuple[int, BaseException] | None = None
+
+    def done(self) -> Done:
+        """Run it."""
+        world, state = self._world, self._work.state
+        try:
+            state = self._executed()
+        except Exception as error:
+            self._misuse = (world.place, portable(error))
+        return Done(
+            self._work.task,
+            state,
+            world.outbox.take(),
+            world.seen.take(),
+            dict(world.counted),
+            world.reported,
+            self._died_at,
+            self._misuse,
+            world.now_s,
+        )
+
+    def _executed(self) -> bytes | None:
+        """The task after its tuples."""
+        world, work = self._world, self._work
+        world.place = _FIRST + work.task  # what it sends while it starts comes before all else
+        running = self._starter.bolt(work.task) if work.state is None else woken(work.state, world)
+        if work.is_closing:
+            running.close()
+            return None
+        for place, content in opened(work.arrivals):
+            arrived = upright(content, world.graph)
+            if self._died_at is not None and not arrived.is_tick:
+                continue  # it was queued for a task that is dead
+            world.place = place
+            try:
+                running.deliver(arrived)
+            except UsageError as error:
+                self._misuse = (place, portable(error))
+                break
+            except Exception as error:
+                world.report(world.component_of[work.task], error)
+                self._died_at = place
+                running = self._starter.bolt(work.task)
+        return self._kept(running)
+
+    def _kept(self, running: BoltTask | AckerRunner) -> bytes:
+        try:
+            return kept(running, self._world)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            component = self._world.component_of[self._work.task]
+            raise UsageError(
+                f"what {component!r} holds cannot be pickled between micro-batches ({error}):"
+                " leave it out in __getstate__ and make it again in __setstate__"
+            ) from None
+
+
+def portable(error: BaseException) -> BaseException:
+    """The error, if it survives the journey; else one that says the same."""
+    try:
+        unpacked(packed(error))
+    except Exception:
+        return OperatingError(f"{type(error).__name__}: {error}")
+    return error

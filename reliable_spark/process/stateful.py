@@ -1,0 +1,47 @@
+"""What the tasks of a topology with stateful bolts need: where their states are, and that these fit the tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliable_spark.core.graph import CHECKPOINT_SPOUT
+from reliable_spark.errors import SettingsError
+from reliable_spark.process.world import World
+from reliable_spark.state import provider_of
+from reliable_spark.topology.builder import Topology
+from reliable_spark.topology.checkpoint_spout import INTERVAL_KEY, PROVIDER_KEY
+from reliable_spark.topology.checkpointed import StatefulBoltExecutor
+from reliable_spark.topology.resharding import Sharding, reshard
+
+
+def state_keys(world: World) -> dict[str, Any]:
+    """Storm's keys that stateful bolts and their coordinator read; none in a topology without them.
+
+    Raises:
+        SettingsError: no checkpoint could ever end, or there is no such state provider.
+    """
+    settings = world.settings
+    if CHECKPOINT_SPOUT not in world.graph.components:
+        return {}
+    if not world.is_tracking:
+        raise SettingsError(
+            "checkpoints of stateful bolts need ackers: without them nobody knows that all bolts answered"
+        )
+    if settings.topology.message_timeouts and settings.checkpoint_interval_s >= settings.message_timeout_s:
+        raise SettingsError(
+            f"checkpoint_interval_s={settings.checkpoint_interval_s} must be less than "
+            f"message_timeout_s={settings.message_timeout_s}: tuples are acked at a checkpoint and would time out first"
+        )
+    provider = provider_of(settings.topology.state_provider, settings.topology.state_provider_config)
+    return {PROVIDER_KEY: provider, INTERVAL_KEY: settings.checkpoint_interval_s * 1000}
+
+
+def fit_states(world: World, topology: Topology, keys: dict[str, Any]) -> None:
+    """Move the keys of every bolt whose number of tasks has changed."""
+    bolts = {
+        name: Sharding(len(world.tasks[name]), each.bolt.shard_of)
+        for name, each in topology.components.items()
+        if isinstance(each, StatefulBoltExecutor)
+    }
+    if bolts:
+        reshard(keys[PROVIDER_KEY], bolts)

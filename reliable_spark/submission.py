@@ -1,0 +1,229 @@
+"""Running a topology until it is stopped, on real time. Source: Storm's `StormSubmitter` and `LocalCluster`."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from reliable_spark.clock import Clock, SystemClock
+from reliable_spark.core.statistics import ComponentStatistics
+from reliable_spark.errors import UsageError, nearest
+from reliable_spark.process.base import TopologyEngine
+from reliable_spark.process.engine import ProcessEngine
+from reliable_spark.settings import Settings
+from reliable_spark.topology.builder import Topology, TopologyBuilder
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+IDLE_S = 0.01
+"""How long a topology waits that found nothing to do."""
+PAGE_PERIOD_S = 10.0
+"""How often the statistics are written."""
+
+
+def submit_topology(
+    name: str,
+    builder: TopologyBuilder,
+    settings: Settings | None = None,
+    engine: Literal["process", "spark"] = "process",
+    clock: Clock | None = None,
+) -> RunningTopology:
+    """Start a topology in a thread of its own; it runs until it is stopped.
+
+    Guarantee: as for `TestTopology`. Nothing is stored: what is pending when the program ends is lost with it, so a
+    source must redeliver what was not acked, as in Storm.
+
+    Args:
+        name: what the thread and the statistics are called.
+        builder: the topology; it is built here.
+        settings: how it is run.
+        engine: "process": in this process; "spark": bolts and ackers on Spark's workers, in micro-batches, on the
+            active session or a new one; spouts stay in this process.
+        clock: the machine's, by default.
+
+    Raises:
+        TopologyError: the topology is wrong.
+        UsageError: there is no such engine, or a bolt cannot be copied for its tasks.
+    """
+    return RunningTopology(name, builder.build(), settings or Settings(), engine, clock or SystemClock())
+
+
+class RunningTopology:
+    """A topology that runs. All methods may be called from any thread, between two rounds of the topology.
+
+    Leaving a `with` block stops it.
+    """
+
+    def __init__(self, name: str, topology: Topology, settings: Settings, engine: str, clock: Clock) -> None:
+        self.name = name
+        self._settings = settings
+        self._clock = clock
+        self._engine = _engine_of(engine, topology, settings, clock)
+        self._spouts = [each for each, component in topology.graph.components.items() if component.kind == "spout"]
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._ended, self._idle = threading.Event(), threading.Event()
+        self._deadline_s: float | None = None
+        self._error: BaseException | None = None
+        self._page: Path | None = None
+        self._page_due_s = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"topology {name}", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        """The topology."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop it; after an error without waiting for what is pending."""
+        self.stop(wait_s=None if error is None else 0.0)
+
+    def activate(self) -> None:
+        """Let the spouts emit again."""
+        self._between_rounds(self._engine.activate)
+
+    def deactivate(self) -> None:
+        """Let the spouts emit nothing more; what is on its way still arrives."""
+        self._between_rounds(self._engine.deactivate)
+
+    def statistics(self, component: str) -> ComponentStatistics:
+        """What Storm's UI shows of a component."""
+        self._check(component)
+        found: ComponentStatistics = self._between_rounds(partial(self._engine.statistics, component))
+        return found
+
+    def state(self, component: str, task: int = 0) -> Any:
+        """The `state` of the user's object in a task; on Spark a copy."""
+        self._check(component)
+        return self._between_rounds(partial(self._engine.instance, component, task)).state
+
+    def write_statistics(self, page: Path) -> None:
+        """Write the statistics of all components to a JSON file, now and every 10 s, for a page that needs no JVM."""
+        self._page = page
+        self._between_rounds(self._write_page)
+
+    def await_idle(self, timeout_s: float | None = None) -> bool:
+        """Wait until no tree is pending and the spouts have nothing to emit; says whether that came.
+
+        Raises:
+            Exception: what ended the topology, if something did.
+        """
+        if not self._ended.is_set():
+            self._between_rounds(self._idle.clear)
+        is_idle = self._idle.wait(timeout_s) or self._ended.is_set()
+        self._raise_error()
+        return is_idle
+
+    def stop(self, wait_s: float | None = None) -> None:
+        """Deactivate, wait for the trees that are pending, then end. Source: Storm's `kill -w`.
+
+        Args:
+            wait_s: how long to wait at most; the message timeout by default.
+
+        Raises:
+            Exception: what ended the topology before, if something did.
+        """
+        self._between_rounds(
+            partial(self._begin_to_stop, self._settings.message_timeout_s if wait_s is None else wait_s)
+        )
+        self._thread.join()
+        self._raise_error()
+
+    # ------------------------------------------------------------------------------------------- its own thread
+
+    def _run(self) -> None:
+        try:
+            while self._round():
+                pass
+            self._engine.close()
+            self._write_page()
+        except BaseException as error:  # whoever waits for the topology hears of it
+            self._error = error
+        self._ended.set()
+        self._idle.set()
+        self._answer_calls()
+
+    def _round(self) -> bool:
+        """Answer who asks, then one round of the engine; says whether there is to be another."""
+        self._answer_calls()
+        is_busy = self._engine.run_once()
+        is_idle = not is_busy and not any(self._engine.pending(spout) for spout in self._spouts)
+        now_s = self._engine.now_s()
+        if now_s >= self._page_due_s:
+            self._write_page()
+        if is_idle:
+            self._idle.set()
+        if self._deadline_s is not None and (is_idle or now_s >= self._deadline_s):
+            return False
+        if not is_busy:
+            self._clock.wait(IDLE_S, self._ended)
+        return True
+
+    def _begin_to_stop(self, wait_s: float) -> None:
+        if not self._ended.is_set():
+            self._engine.deactivate()
+            self._deadline_s = self._engine.now_s() + wait_s
+
+    def _between_rounds(self, call: Callable[[], Any]) -> Any:
+        """Let the topology's thread make a call; when it has ended, this one does."""
+        answer: Future[Any] = Future()
+        self._calls.put((call, answer))
+        if self._ended.is_set():
+            self._answer_calls()
+        return answer.result()
+
+    def _answer_calls(self) -> None:
+        while True:
+            try:
+                call, answer = self._calls.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                answer.set_result(call())
+            except Exception as error:
+                answer.set_exception(error)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _write_page(self) -> None:
+        if self._page is None:
+            return
+        self._page_due_s = self._engine.now_s() + PAGE_PERIOD_S
+        components = {each: _as_json(self._engine.statistics(each)) for each in self._engine.components()}
+        page = {"name": self.name, "now_s": self._engine.now_s(), "components": components}
+        written = self._page.with_name(f".{self._page.name}.new")  # a reader sees the old page or the new one
+        written.write_text(json.dumps(page, indent=1), encoding="utf-8")
+        written.replace(self._page)
+
+    def _check(self, component: str) -> None:
+        components = self._engine.components()
+        if component not in components:
+            raise UsageError(f"there is no component {component!r}{nearest(component, components)}")
+
+
+def _engine_of(name: str, topology: Topology, settings: Settings, clock: Clock) -> TopologyEngine:
+    if name == "process":
+        return ProcessEngine(topology, settings, clock, is_watched=False)
+    if name == "spark":
+        from reliable_spark.microbatch import MicroBatchEngine, SparkCluster
+
+        return MicroBatchEngine(topology, settings, SparkCluster(), clock, is_watched=False)
+    raise UsageError(f"there is no engine {name!r}{nearest(name, ['process', 'spark'])}")
+
+
+def _as_json(statistics: ComponentStatistics) -> dict[str, Any]:
+    """The figures with inputs named "component:stream"."""
+    inputs = {":".join(key): asdict(figures) for key, figures in statistics.inputs.items()}
+    return {**asdict(statistics), "inputs": inputs}

@@ -1,0 +1,44 @@
+"""Bolts that remember. Source: Storm's `topology/IStatefulBolt`, `topology/base/BaseStatefulBolt`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from reliable_spark.core.groupings import fields_target
+from reliable_spark.state.base import State
+from reliable_spark.topology.bolts import RichBolt
+
+S_contra = TypeVar("S_contra", bound=State, contravariant=True)
+
+
+class StatefulBolt(RichBolt, Generic[S_contra]):
+    """A rich bolt whose state is checkpointed. Anchor what is emitted, and ack what is done.
+
+    Guarantee: at least once for the state. A tuple's ack goes out only when the changes made before it are committed;
+    when a task dies before that, every bolt goes back to the last commit and the tuples come again. One that dies
+    between a commit and its acks sees the tuples of that commit twice.
+
+    The order of calls is `prepare`, `init_state`, then `execute`: tuples that come earlier wait.
+    """
+
+    def init_state(self, state: S_contra) -> None:
+        """Called once per task with the state as it was committed last; keep it."""
+        raise NotImplementedError
+
+    def pre_prepare(self, txid: int) -> None:
+        """Called before the state is prepared; what it raises fails the checkpoint."""
+
+    def pre_commit(self, txid: int) -> None:
+        """Called before the state is committed; what it raises fails the checkpoint, and the commit comes again."""
+
+    def pre_rollback(self) -> None:
+        """Called before the state goes back to the last commit."""
+
+    def shard_of(self, key: Hashable, tasks: int) -> int:
+        """The task, from 0, that a key of the state belongs to when there are so many.
+
+        As it is, the key is the value of a fields grouping, or the tuple of its values. Override it when the state's
+        keys are others: it is asked when the number of tasks changes.
+        """
+        return fields_target(key if isinstance(key, tuple) else [key], tasks)

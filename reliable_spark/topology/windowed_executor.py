@@ -1,0 +1,176 @@
+"""Runs a windowed bolt as a rich one. Source: Storm's `topology/WindowedBoltExecutor`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+from reliable_spark.core.graph import CHECKPOINT_STREAM
+from reliable_spark.core.windows import CountWindows, OrderedCountWindows, TimeWindows, Watermarks
+from reliable_spark.errors import TopologyError, UsageError, nearest
+from reliable_spark.topology.bolts import OutputCollector, RichBolt
+from reliable_spark.topology.context import TopologyContext
+from reliable_spark.topology.declarer import OutputFieldsDeclarer
+from reliable_spark.topology.tuples import Tuple
+from reliable_spark.topology.windowed import Count, Duration, TupleWindow, WindowedBolt, WindowedCollector, Windowing
+
+_TICK_KEY = "topology.tick.tuple.freq.secs"
+
+
+class _TimedWindows(Protocol):
+    """Windows that fire as time goes on."""
+
+    def add(self, item: Tuple, at: float) -> None: ...
+    def advance(self, to: float) -> list[TupleWindow]: ...
+
+
+class WindowedBoltExecutor(RichBolt):
+    """Puts tuples into windows, fires them on ticks or on counts, and acks what leaves.
+
+    Args:
+        bolt: the user's.
+    """
+
+    def __init__(self, bolt: WindowedBolt) -> None:
+        self.bolt = bolt
+
+    @property
+    def state(self) -> Any:
+        """The user's bolt's state."""
+        return self.bolt.state  # type: ignore[attr-defined] # a bolt need not have one
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """As the user's bolt declares."""
+        self.bolt.declare_output_fields(declarer)
+
+    def component_configuration(self) -> Mapping[str, Any]:
+        """As the user's bolt has it; ticks come as often as windows may fire."""
+        windowing = self.bolt.windowing
+        own = {**self.bolt.component_configuration()}
+        if windowing.timestamp_field is not None:
+            own[_TICK_KEY] = windowing.watermark_interval_s
+        elif isinstance(windowing.slide, Duration):
+            own[_TICK_KEY] = windowing.slide.seconds
+        return own
+
+    def prepare(self, configuration: Mapping[str, Any], context: TopologyContext, collector: OutputCollector) -> None:
+        """Check the windows and prepare the user's bolt.
+
+        Raises:
+            TopologyError: there is no length, or the windows hold tuples longer, or more of them, than may be.
+        """
+        windowing = self.bolt.windowing
+        check_windowing(context.component, windowing, context.graph.components[context.component].streams)
+        check_limits(context.component, windowing, configuration)
+        self._collector, self._clock = collector, context.clock
+        self._windowed = WindowedCollector(collector)
+        self._began_s = self._clock.now().timestamp()
+        self._counted, self._timed = _windows(windowing)
+        inputs = context.graph.components[context.component].inputs
+        streams = frozenset((each.component, each.stream) for each in inputs if each.stream != CHECKPOINT_STREAM)
+        self._watermarks = Watermarks(streams, windowing.lag_s)
+        self.bolt.prepare(configuration, context, self._windowed)
+
+    def execute(self, input: Tuple) -> None:
+        """Put a tuple into its windows; on a tick let time go on."""
+        if input.is_tick:
+            self._advance()
+            self._collector.ack(input)
+        elif self.bolt.windowing.timestamp_field is not None:
+            self._take(input, _seconds(input[self.bolt.windowing.timestamp_field]))
+        elif self._timed is not None:
+            self._timed.add(input, self._now_s())
+        elif self._counted is not None:
+            self._fire(self._counted.add(input))
+
+    def cleanup(self) -> None:
+        """Clean up the user's bolt."""
+        self.bolt.cleanup()
+
+    def _take(self, input: Tuple, at: float) -> None:
+        assert self._timed is not None
+        if self._watermarks.accepts((input.source_component, input.source_stream), at):
+            self._timed.add(input, at)
+            return
+        if self.bolt.windowing.late_stream is not None:
+            self._collector.emit([input.detached()], input, self.bolt.windowing.late_stream)
+        self._collector.ack(input)
+
+    def _advance(self) -> None:
+        if self._timed is None:
+            return
+        to = self._watermarks.advance() if self.bolt.windowing.timestamp_field is not None else self._now_s()
+        if to is not None:
+            self._fire(self._timed.advance(to))
+
+    def _fire(self, windows: list[TupleWindow]) -> None:
+        """Execute each window, then ack what has left: what is emitted is in the trees before they can end."""
+        for window in windows:
+            if window.items:
+                self._windowed.window = window.items
+                self.bolt.execute(window)
+            for each in window.expired:
+                self._collector.ack(each)
+
+    def _now_s(self) -> float:
+        """Seconds since the task began, as ticks are counted, to the microsecond."""
+        return round(self._clock.now().timestamp() - self._began_s, 6)
+
+
+def check_windowing(component: str, windowing: Windowing, streams: Mapping[str, Any]) -> None:
+    """Raise TopologyError for windows that are not told what they need, or late tuples that have nowhere to go."""
+    if windowing.length is None:
+        raise TopologyError(f"windowed bolt {component!r} has no window: call with_window or with_tumbling_window")
+    if windowing.late_stream is None:
+        return
+    if windowing.timestamp_field is None:
+        raise TopologyError(
+            f"bolt {component!r} has a late tuple stream and no time to be late by: call with_timestamp"
+        )
+    if windowing.late_stream not in streams:
+        hint = nearest(windowing.late_stream, streams) or "; it declares none"
+        raise TopologyError(f"late tuple stream {windowing.late_stream!r} of {component!r} is not declared{hint}")
+
+
+def check_limits(component: str, windowing: Windowing, configuration: Mapping[str, Any]) -> None:
+    """Raise TopologyError for windows whose tuples would time out, or keep their spout from emitting, in the window."""
+    length, slide = windowing.length, windowing.slide
+    if isinstance(length, Count) and isinstance(slide, Count):
+        held: float = length.tuples + slide.tuples
+        limit, what = configuration["topology.max.spout.pending"], "pending tuples"
+    else:
+        assert isinstance(length, Duration)
+        assert isinstance(slide, Duration)
+        held = length.seconds + slide.seconds
+        limit, what = configuration["topology.message.timeout.secs"], "seconds"
+        limit = limit if configuration["topology.enable.message.timeouts"] else None
+    if limit is not None and held > limit:
+        raise TopologyError(
+            f"bolt {component!r} holds tuples for {length} + {slide}, but {limit} {what} are the limit: they are acked "
+            "only when they leave the window"
+        )
+
+
+def _windows(windowing: Windowing) -> tuple[CountWindows[Tuple] | None, _TimedWindows | None]:
+    """What fires on tuples, and what fires as time goes on."""
+    length, slide = windowing.length, windowing.slide
+    if isinstance(length, Duration) and isinstance(slide, Duration):
+        return None, TimeWindows(length.seconds, slide.seconds)
+    assert isinstance(length, Count)
+    assert isinstance(slide, Count)
+    counted: CountWindows[Tuple] = CountWindows(length.tuples, slide.tuples)
+    return (counted, None) if windowing.timestamp_field is None else (None, OrderedCountWindows(counted))
+
+
+def _seconds(value: Any) -> float:
+    """An event time in seconds.
+
+    Raises:
+        UsageError: it is neither a number nor a datetime.
+    """
+    if isinstance(value, datetime):
+        return value.timestamp()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise UsageError(f"an event time is a number of seconds or a datetime, not {value!r}")

@@ -1,0 +1,143 @@
+"""Windows as data: cases H1 and H2, and laws."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_spark.core.windows import CountWindows, OrderedCountWindows, TimeWindows, Watermarks, Window
+
+
+def test_h1_count_window() -> None:
+    """Length 5, slide 2: what each of the values 1 to 8 fires."""
+    windows: CountWindows[int] = CountWindows(5, 2)
+    fired = {number: windows.add(number) for number in range(1, 9)}
+    assert {number: each for number, each in fired.items() if each} == {
+        2: [Window([1, 2], [1, 2], [])],
+        4: [Window([1, 2, 3, 4], [3, 4], [])],
+        6: [Window([2, 3, 4, 5, 6], [5, 6], [1])],
+        8: [Window([4, 5, 6, 7, 8], [7, 8], [2, 3])],
+    }
+
+
+def test_h2_event_time_windows() -> None:
+    """Length 20, slide 10, and a watermark of 636 - 5."""
+    windows: TimeWindows[int] = TimeWindows(20, 10)
+    for at in (603, 605, 607, 618, 626, 636):
+        windows.add(at, at)
+    fired = windows.advance(631)
+    assert [each.items for each in fired] == [[603, 605, 607], [603, 605, 607, 618], [618, 626]]
+    assert [each.new for each in fired] == [[603, 605, 607], [618], [626]]
+    assert [each.expired for each in fired] == [[], [], [603, 605, 607]]
+    assert [each.end for each in fired] == [610, 620, 630]
+
+
+def test_h2_watermark_rules() -> None:
+    """The newest less the lag, of the slowest stream, once all have spoken, and never back."""
+    one = Watermarks({"s1"}, 5)
+    assert one.advance() is None
+    for at in (100, 110):
+        assert one.accepts("s1", at)
+    assert one.advance() == 105
+    assert not one.accepts("s1", 104)
+    assert one.advance() == 105
+    assert [one.accepts("s1", at) for at in (105, 106, 115, 104)] == [True, True, True, False]
+    assert one.advance() == 110
+    two = Watermarks({"s1", "s2"}, 5)
+    two.accepts("s1", 100)
+    two.accepts("s1", 110)
+    assert two.advance() is None
+    two.accepts("s2", 95)
+    two.accepts("s2", 98)
+    assert two.advance() == 93
+
+
+def test_what_is_as_new_as_the_watermark_finds_its_window() -> None:
+    """It is not late, so the window that ends there must not have been its own."""
+    windows: TimeWindows[str] = TimeWindows(10, 10)
+    windows.add("before", 609)
+    assert [each.items for each in windows.advance(610)] == [["before"]]
+    windows.add("at", 610)
+    assert [each.items for each in windows.advance(620)] == [["at"]]
+
+
+def test_no_window_fires_where_nothing_is() -> None:
+    """A long silence costs nothing; what is still held leaves at the next end."""
+    windows: TimeWindows[str] = TimeWindows(10, 10)
+    windows.add("a", 5)
+    windows.add("b", 10**9 + 5)
+    fired = windows.advance(10**9 + 10)
+    assert [(each.items, each.expired) for each in fired] == [(["a"], []), ([], ["a"]), (["b"], [])]
+
+
+def test_counts_by_event_time_go_by_the_order_of_the_timestamps() -> None:
+    """As far as the watermark says that it is final."""
+    windows: OrderedCountWindows[int] = OrderedCountWindows(CountWindows(2, 2))
+    for at in (4, 1, 3, 2, 9):
+        windows.add(at, at)
+    assert [each.items for each in windows.advance(5)] == [[1, 2], [3, 4]]
+    assert windows.advance(9) == []
+
+
+def check_windows(items: list[int], fired: list[Window[int]]) -> None:
+    """Each item is new once at most, leaves once at most, and is in no window after it left."""
+    gone: Counter[int] = Counter()
+    seen: Counter[int] = Counter()
+    for window in fired:
+        gone.update(window.expired)
+        seen.update(window.new)
+        assert not any(gone[item] for item in window.items)
+        assert set(window.new) <= set(window.items) <= set(items)
+    assert all(count == 1 for count in [*gone.values(), *seen.values()])
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 40))
+def test_by_count_every_item_leaves_once_after_its_last_window(length: int, slide: int, count: int) -> None:
+    """And every window has as many items as there are, up to its length."""
+    windows: CountWindows[int] = CountWindows(length, slide)
+    fired = [window for item in range(count) for window in windows.add(item)]
+    check_windows(list(range(count)), fired)
+    assert [each.items for each in fired] == [
+        list(range(max(0, end - length), end)) for end in range(slide, count + 1, slide)
+    ]
+    last_end = count // slide * slide
+    assert [item for each in fired for item in each.expired] == list(range(max(0, last_end - length)))
+
+
+@given(
+    st.sampled_from([0.1, 0.5, 1, 3, 7]),
+    st.sampled_from([0.1, 0.3, 1, 3, 7]),
+    st.lists(st.integers(0, 400), max_size=25),
+    st.lists(st.integers(0, 60), max_size=8),
+)
+def test_by_time_every_item_leaves_once_after_its_last_window(
+    length: float, slide: float, tenths: list[int], steps: list[int]
+) -> None:
+    """However time goes on; in the end everything has left, and was in every window that covers it."""
+    windows: TimeWindows[int] = TimeWindows(length, slide)
+    times = [each / 10 for each in sorted(tenths)]
+    fired, added, now = [], 0, 0.0
+    for step in [*steps, 1000]:
+        now += step
+        while added < len(times) and times[added] < now:
+            windows.add(added, times[added])
+            added += 1
+        fired += windows.advance(now)
+    check_windows(list(range(len(times))), fired)
+    assert sorted(item for each in fired for item in each.expired) == list(range(len(times)))
+    for window in fired:
+        assert window.end is not None
+        covered = [item for item, at in enumerate(times) if window.end - length <= at < window.end]
+        assert window.items == covered
+
+
+@pytest.mark.parametrize("slide", [0.1, 0.7, 1.1])
+def test_ends_are_multiples_without_drift(slide: float) -> None:
+    """Each end once, however the products are rounded."""
+    windows: TimeWindows[int] = TimeWindows(1000 * slide, slide)
+    windows.add(0, 0)
+    ends = [each.end for each in windows.advance(500 * slide)]
+    assert ends == [number * slide for number in range(1, 501)]

@@ -1,0 +1,103 @@
+"""Topologies that run by themselves until they are stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reliable_spark as rs
+from reliable_spark.testing import AckEveryOther, AckOnly, FeedSpout, Identity
+from reliable_spark.testing.kit import Fed, Feed
+from tests.topology.pieces import CountingSpout, Does, keep_values, line_from
+from tests.topology.test_parity import emit_nowhere
+
+ENGINES = ["process", pytest.param("spark", marks=pytest.mark.spark)]
+
+
+def fed(*ids: Any) -> FeedSpout:
+    feed = Feed([Fed([each], each, "default") for each in ids])
+    return FeedSpout(["value"]).fed_by(feed)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Any:
+    if request.param == "spark":
+        request.getfixturevalue("spark")
+    return request.param
+
+
+def await_emits(running: rs.RunningTopology, count: int) -> None:
+    """Each look waits for a round, so this ends."""
+    while running.statistics("s").emitted < count:
+        pass
+
+
+def test_it_runs_until_it_is_stopped(engine: Any, tmp_path: Path) -> None:
+    """Everything fed is answered; state and statistics can be read while it runs, the page after its end too."""
+    builder = line_from(fed(1, 2, 3), Identity(), Does(keep_values))
+    with rs.submit_topology("numbers", builder, engine=engine) as running:
+        running.write_statistics(tmp_path / "numbers.json")
+        assert running.await_idle(60)
+        assert running.state("b2") == [[1], [2], [3]]
+        assert (running.statistics("s").acked, running.statistics("s").failed) == (3, 0)
+    page = json.loads((tmp_path / "numbers.json").read_text())
+    assert (page["name"], page["components"]["b2"]["inputs"]["b1:default"]["executed"]) == ("numbers", 3)
+    assert [path.name for path in tmp_path.iterdir()] == ["numbers.json"]
+    assert running.statistics("s").acked == 3
+
+
+def test_a_spout_that_never_stops_can_be_stopped() -> None:
+    """What is pending when it is stopped is answered first."""
+    builder = line_from(CountingSpout(), AckOnly())
+    running = rs.submit_topology("endless", builder, rs.Settings(max_pending=10), clock=rs.ManualClock())
+    await_emits(running, 100)
+    running.stop()
+    figures = running.statistics("s")
+    assert figures.acked == figures.emitted
+    running.stop()
+
+
+def test_it_waits_no_longer_than_asked_for_what_is_pending() -> None:
+    """A tuple that nobody acks times out, or is left behind."""
+    builder = line_from(fed(1, 2), AckEveryOther())
+    patient = rs.submit_topology("patient", builder, rs.Settings(message_timeout_s=1), clock=rs.ManualClock())
+    await_emits(patient, 2)
+    patient.stop(wait_s=10)
+    assert (patient.statistics("s").acked, patient.statistics("s").failed) == (1, 1)
+    hasty = rs.submit_topology("hasty", line_from(fed(1, 2), AckEveryOther()), clock=rs.ManualClock())
+    await_emits(hasty, 2)
+    hasty.stop(wait_s=0)
+    assert hasty.statistics("s").failed == 0
+
+
+def test_what_is_deactivated_emits_nothing() -> None:
+    """Until it is activated again."""
+    with rs.submit_topology("held", line_from(CountingSpout(limit=5), AckOnly()), clock=rs.ManualClock()) as running:
+        running.await_idle(60)
+        running.deactivate()
+        emitted = running.statistics("s").emitted
+        running.activate()
+        assert (emitted, running.state("s")["calls"]) == (5, ["activate", "deactivate", "activate"])
+
+
+def test_what_ends_it_comes_out() -> None:
+    """Misuse of a collector ends the topology; whoever waits for it hears of it."""
+    running = rs.submit_topology("wrong", line_from(fed(1), Does(emit_nowhere)), clock=rs.ManualClock())
+    with pytest.raises(rs.UsageError, match="no stream 'nowhere'"):
+        running.await_idle(60)
+    with pytest.raises(rs.UsageError, match="no stream 'nowhere'"):
+        running.stop()
+
+
+def test_what_is_not_there_is_said_so() -> None:
+    """An engine, a component."""
+    with pytest.raises(rs.UsageError, match="did you mean 'spark'"):
+        rs.submit_topology("x", line_from(fed(), AckOnly()), engine="sparc")  # type: ignore[arg-type]
+    with (
+        rs.submit_topology("x", line_from(fed(), AckOnly()), clock=rs.ManualClock()) as running,
+        pytest.raises(rs.UsageError, match="did you mean 'b1'"),
+    ):
+        running.statistics("b2")
