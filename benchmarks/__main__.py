@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> None:
     print_table([line for each in lines.values() for line in each])
     for reason in skipped:
         print(reason)
-    if not options.quick:
+    if lines and not options.quick:
         for name, results in lines.items():
             keep(name, results, options.data)
         REPORT.write_text(written([line for name in NAMES for line in kept(name, options.data)]), encoding="utf-8")

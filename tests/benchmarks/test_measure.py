@@ -132,13 +132,16 @@ def test_the_acker_is_measured_against_its_peers() -> None:
     assert weight.holds
 
 
-def test_storm_is_skipped_where_it_is_not(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storm_is_skipped_where_it_is_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Both ways of running it say why there is no figure; nothing is written."""
     monkeypatch.delenv("STORM_PEER", raising=False)
-    monkeypatch.setattr(all_benchmarks, "REPORT", Path("must not be written"))
+    monkeypatch.setattr(all_benchmarks, "REPORT", tmp_path / "page.md")
     storm.main(["--quick"])
     all_benchmarks.main(["storm"])
     assert capsys.readouterr().out.count("skipped: Storm's word count is needed") == 2
+    assert not (tmp_path / "page.md").exists()
 
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
