@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,11 @@ class Recording(Here):
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Recording:
     """Where the engine "microbatch" runs its tasks."""
     recording = Recording()
     monkeypatch.setitem(ENGINES, "microbatch", lambda topology, how: MicroBatchEngine(topology, how, recording))
-    yield recording
+    return recording
 
 
 def test_a_second_evaluation_of_a_task_says_the_same(cluster: Recording) -> None:
