@@ -108,7 +108,7 @@ def count_words(lines: Sequence[str], engine: Any, tasks: int) -> tuple[Counter[
     settings = rs.Settings.from_storm({"topology.acker.executors": tasks, "topology.max.spout.pending": 10_000})
     with rs.submit_topology("word count", topology(lines, tasks), settings, engine) as running:
         running.await_idle()
-        counts = sum((running.state("count", task) for task in range(tasks)), Counter())
+        counts: Counter[str] = sum((running.state("count", task) for task in range(tasks)), Counter())
     return counts, running
 
 

@@ -79,9 +79,17 @@ class MicroBatchEngine(TopologyEngine):
 
     # ------------------------------------------------------------------------------------------- one step
 
+    def _round(self, until_s: float) -> bool:
+        """Tasks start with the first tuples that are queued; without any, for themselves."""
+        happened = super()._round(until_s)
+        if not happened and None in self._states.values():
+            self._step()
+            return True
+        return happened
+
     def _drain(self, until_s: float) -> bool:
         steps = self._steps
-        while (self._in_flight or self._world.outbox or None in self._states.values()) and self._world.now_s <= until_s:
+        while (self._in_flight or self._world.outbox) and self._world.now_s <= until_s:
             self._step()
             self._ring()
         return self._steps > steps

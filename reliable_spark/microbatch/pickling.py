@@ -10,16 +10,17 @@ from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
-from pyspark import cloudpickle
+import pyspark.cloudpickle
 
 from reliable_spark.process.world import World
 
 _PROTOCOL = 5
+_cloudpickle: Any = pyspark.cloudpickle  # it has no types
 
 
 def packed(value: Any) -> bytes:
     """A value as bytes; what cannot be pickled raises TypeError, AttributeError or PicklingError."""
-    data: bytes = cloudpickle.dumps(value, protocol=_PROTOCOL)
+    data: bytes = _cloudpickle.dumps(value, protocol=_PROTOCOL)
     return data
 
 
@@ -31,7 +32,8 @@ def unpacked(data: bytes) -> Any:
 def kept(value: Any, world: World) -> bytes:
     """A task between two steps: all but the world it lives in, which is put in its place again."""
     buffer = io.BytesIO()
-    _Pickler(buffer, {id(each): name for name, each in _shared(world).items()}).dump(value)
+    pickler: Any = _Pickler(buffer, {id(each): name for name, each in _shared(world).items()})
+    pickler.dump(value)
     return buffer.getvalue()
 
 
@@ -44,9 +46,9 @@ def _shared(world: World) -> dict[str, Any]:
     return {"world": world, "clock": world.clock, "graph": world.graph, "tasks": world.tasks}
 
 
-class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc] # pyspark ships it without types
+class _Pickler(pyspark.cloudpickle.CloudPickler):
     def __init__(self, file: io.BytesIO, names: Mapping[int, str]) -> None:
-        super().__init__(file, protocol=_PROTOCOL)
+        super().__init__(file, protocol=_PROTOCOL)  # type: ignore[no-untyped-call]
         self._names = names
 
     def persistent_id(self, value: Any) -> str | None:
@@ -68,7 +70,7 @@ def send_hidden_modules_by_value() -> None:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         if file.endswith(".py") and not file.startswith(installed) and _may_be_hidden(name, module):
-            cloudpickle.register_pickle_by_value(module)
+            _cloudpickle.register_pickle_by_value(module)
 
 
 def _may_be_hidden(name: str, module: ModuleType) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import reliable_spark as rs
 from jobs import storm_word_count
 
 
@@ -47,6 +48,6 @@ def test_the_words_of_a_line_that_failed_are_counted_again() -> None:
 
     builder = storm_word_count.topology(["a b"], 1)
     builder._objects["split"].bolt = FailsOnce()  # type: ignore[union-attr]
-    with storm_word_count.rs.submit_topology("retry", builder, clock=storm_word_count.rs.ManualClock()) as running:
+    with rs.submit_topology("retry", builder, clock=rs.ManualClock()) as running:
         running.await_idle(60)
         assert running.state("count") == Counter("ab")

@@ -555,6 +555,7 @@ def test_a_large_topology_gives_every_message_the_same_answer(engine: str) -> No
 
 
 @pytest.mark.soak
+@pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("engine", ["spark"], indirect=True)
 def test_a_large_topology_with_many_messages(engine: str) -> None:
