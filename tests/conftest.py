@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 TESTS = Path(__file__).parent
 
 os.environ["SPARK_CONF_DIR"] = str(TESTS / "conf")  # for this process and those that tests start
 
-# A property holds or does not; how long an example takes on a busy machine says nothing about it.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+# A property holds or does not; how long an example takes on a busy machine says nothing about it. The same examples at
+# each run, so that a red run is its change's doing; `--hypothesis-profile searching` looks for new ones.
+settings.register_profile("searching", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", settings.get_profile("searching"), derandomize=True)
+settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,7 +38,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from reliable_spark.session import configure
 
     warehouse = tmp_path_factory.mktemp("warehouse")
-    builder = SparkSession.builder.appName("tests").master("local[2]").config("spark.sql.warehouse.dir", str(warehouse))
+    builder = (
+        SparkSession.builder.appName("tests").master("local[2, 2]").config("spark.sql.warehouse.dir", str(warehouse))
+    )
     session = configure(builder).getOrCreate()
     yield session
     session.stop()

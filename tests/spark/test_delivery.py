@@ -139,7 +139,7 @@ def test_at_most_once_does_not_call_a_function_again(spark: SparkSession, tmp_pa
 
 def by_dice(row: rs.TupleRow) -> dict[str, Any] | None:
     """Another answer at each call: by chance, by the time, by a service that is away now and then."""
-    if random.random() < 0.2:
+    if random.random() < 0.4:
         raise ConnectionError("away")
     if time.time_ns() % 7 == 0:
         return None
@@ -153,13 +153,14 @@ def test_bolts_that_never_do_the_same_twice_are_settled_as_they_were_written(
     """The verdict is that of the very evaluation which wrote the sink: the numbers fit to the row."""
     sink = str(tmp_path / "sink")
     frame = rs.anchored(spark.range(500).repartition(4), "id").bolt(by_dice, "id long, value double")
-    outcome = frame.run(sink, ledger=tmp_path / "ledger", settings=settings(delivery), clock=rs.ManualClock())
+    mode = rs.Settings(delivery=delivery, max_bad_ratio=1)
+    outcome = frame.run(sink, ledger=tmp_path / "ledger", settings=mode, clock=rs.ManualClock())
     ids = [row["id"] for row in spark.read.format("delta").load(sink).collect()]
     dead = {int(row["message_id"]) for row in outcome.dead_letters().collect()}
     assert len(ids) == len(set(ids)) == outcome.emitted
     assert not dead & set(ids)
     assert (outcome.balanced, outcome.lost) == (True, 0)
-    assert 0 < outcome.dead < 100
+    assert 0 < outcome.dead < 100  # 32 are expected; none of 500 by chance once in 10^14 runs
 
 
 def test_a_source_that_reads_differently_each_time_is_materialised(spark: SparkSession, tmp_path: Path) -> None:
