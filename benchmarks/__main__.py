@@ -31,9 +31,12 @@ NAMES = (
     "flights",
     "micro_batch",
     "latency",
+    "stages",
     "storm",
+    "multilang",
     "poison",
     "scaling",
+    "stateful",
 )
 PIPE_WIDTH = 240
 REPORT = Path("docs/benchmarks.md")

@@ -42,8 +42,8 @@ class Options:
 
     @property
     def warm_up(self) -> int:
-        """How often before that."""
-        return 0 if self.quick else 1
+        """How often before that, for Java to compile what is called often."""
+        return 0 if self.quick else 5
 
 
 @dataclass(frozen=True)
@@ -131,16 +131,29 @@ def timed(work: Callable[..., object], *arguments: Any) -> Callable[[], float]:
     return partial(seconds, partial(work, *arguments))
 
 
-def in_turns(ours: Callable[[], T], peer: Callable[[], T], options: Options) -> list[tuple[T, T]]:
-    """Measure both in turns, after a round that is not counted; who is first changes from round to round."""
+def in_turns(
+    ours: Callable[[], T], peer: Callable[[], T], options: Options, *, is_peer_fresh: bool = False
+) -> list[tuple[T, T]]:
+    """Measure both in turns, after rounds that are not counted; who is first changes from round to round.
+
+    Args:
+        ours: gives our figure each time.
+        peer: gives the peer's.
+        options: how often.
+        is_peer_fresh: it is a process of its own each time, so nothing would become warm.
+    """
+    for _ in range(options.warm_up):
+        ours()
+        if not is_peer_fresh:
+            peer()
     pairs = []
-    for number in range(options.warm_up + options.rounds):
+    for number in range(options.rounds):
         if number % 2:
             theirs, own = peer(), ours()
         else:
             own, theirs = ours(), peer()
         pairs.append((own, theirs))
-    return pairs[options.warm_up :]
+    return pairs
 
 
 def parser_of(documentation: str | None) -> argparse.ArgumentParser:

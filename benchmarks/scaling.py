@@ -1,6 +1,6 @@
 """How does the time of a batch grow with its tuples, and the acker's fold with its ackers?
 
-python -m benchmarks.scaling            10,000 to 10,000,000 tuples, 1,000,000 trees; rewrites docs/scaling.md
+python -m benchmarks.scaling            10,000 to 10,000,000 tuples, 200,000 trees; rewrites docs/scaling.md
 python -m benchmarks.scaling --quick    1,000 and 10,000 tuples, 10,000 trees, 1 round
 
 The batches are word counts in memory and the noop sink, each beside the same plain Spark job. The fold is that of a
@@ -95,7 +95,7 @@ def rewritten(page: str, lines: list[Line], introduction: str) -> str:
 def measure(options: Options) -> list[Line]:
     """Measure both curves, and write them down unless it was only to see that it works."""
     spark = rs.session("scaling benchmark")
-    sizes, trees = ((1_000, 10_000), 10_000) if options.quick else ((10**4, 10**5, 10**6, 10**7), 10**6)
+    sizes, trees = ((1_000, 10_000), 10_000) if options.quick else ((10**4, 10**5, 10**6, 10**7), 200_000)
     lines = [word_count(spark, tuples, options) for tuples in sizes]
     for one_in in INCOMPLETE_ONE_IN:
         lines += folds(spark, trees, one_in, options)

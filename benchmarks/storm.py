@@ -159,11 +159,12 @@ def compare(spark: SparkSession, peer: Peer, options: Options, share: float) -> 
             lambda: ours_s.append(seconds(partial(count_words, lines, share, None, Path(directory)))),
             lambda: storm.append(peer.run(text, share)),
             options,
+            is_peer_fresh=True,
         )
     failing = lines.where("fails").count() if share else 0
     if any(result["lines_failed_on_purpose"] != failing for result in storm):
         raise AssertionError("Storm has failed other lines than we have")
-    return line_of_storm(ours_s[options.warm_up :], storm[options.warm_up :], share)
+    return line_of_storm(ours_s[options.warm_up :], storm, share)
 
 
 def line_of_storm(ours_s: list[float], storm: list[dict[str, Any]], share: float) -> Line:

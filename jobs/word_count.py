@@ -14,7 +14,6 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -42,13 +41,8 @@ def count_words(spark: SparkSession, files: str, output: Path, files_per_batch: 
         .count()
     )
     query = counts.start(output / "counts", ledger=output / "ledger", trigger="availableNow")
-    try:
+    with query:
         query.await_termination()
-    except KeyboardInterrupt:
-        # under spark-submit, Java was interrupted as well and may be gone
-        with suppress(Exception):
-            query.stop()
-        raise
     return query.outcome()
 
 

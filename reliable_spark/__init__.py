@@ -21,11 +21,13 @@ from reliable_spark.errors import (
     TopologyError,
     UsageError,
 )
-from reliable_spark.frame import AnchoredFrame
+from reliable_spark.frame import AnchoredFrame, from_stage
+from reliable_spark.frame_bolt import FrameBolt
 from reliable_spark.grouped import GroupedFrame
 from reliable_spark.session import configure, session
 from reliable_spark.settings import Settings
 from reliable_spark.sinks.base import Delivery
+from reliable_spark.stages.starting import ChainQuery
 from reliable_spark.state import KeyValueState, MemoryStateProvider, State, StateProvider
 from reliable_spark.submission import RunningTopology, submit_topology
 from reliable_spark.topology import (
@@ -33,6 +35,7 @@ from reliable_spark.topology import (
     BasicOutputCollector,
     Count,
     CustomStreamGrouping,
+    DataFrameSpout,
     Duration,
     JoinBolt,
     JoinSide,
@@ -62,13 +65,16 @@ __all__ = [
     "BasicBolt",
     "BasicOutputCollector",
     "BatchContext",
+    "ChainQuery",
     "Clock",
     "ColumnError",
     "Count",
     "CustomStreamGrouping",
+    "DataFrameSpout",
     "Delivery",
     "Duration",
     "Fail",
+    "FrameBolt",
     "GroupedFrame",
     "JoinBolt",
     "JoinSide",
@@ -112,6 +118,7 @@ __all__ = [
     "anchored",
     "arrow",
     "configure",
+    "from_stage",
     "pandas",
     "session",
     "submit_topology",

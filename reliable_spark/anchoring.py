@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 from reliable_spark.engine.batch import Source
 from reliable_spark.engine.columns import ANCHOR, ATTEMPT, MESSAGE_ID, TUPLE_ID
 from reliable_spark.engine.definition import empty
-from reliable_spark.engine.lineage import check_message_id, check_reserved
+from reliable_spark.engine.lineage import check_message_id, check_reserved, repeated
 from reliable_spark.engine.plan import Node, Spout
 from reliable_spark.errors import ColumnError, UsageError
 from reliable_spark.frame import AnchoredFrame
@@ -47,10 +47,9 @@ def anchored(df: Any, message_id: str | Sequence[str], *, spout: str = "spout") 
     if not isinstance(df, DataFrame):
         raise UsageError(f"anchored() takes a DataFrame, not {type(df).__name__}")
     check_reserved(df.columns)
-    lower = [name.lower() for name in df.columns]
-    twice = [name for name in lower if lower.count(name) > 1]
+    twice = repeated(df.columns)
     if twice:
-        raise ColumnError(f"anchored(): the frame has column {twice[0]!r} twice: rename one of them")
+        raise ColumnError(f"anchored(): the frame has column {twice!r} twice: rename one of them")
     names = (message_id,) if isinstance(message_id, str) else tuple(message_id)
     origin = Spout(spout, df, check_message_id(df.schema, names))
     Source.of([origin]).payload_arrow()

@@ -1,52 +1,25 @@
-"""The DataFrame front door: `df.anchored("id")` and what can be done with the frame that it gives."""
+"""The DataFrame front door: `df.anchored("id")` gives this frame."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
+from pyspark.sql import SparkSession
 
-from reliable_spark.bolts import Bolt, kind_of
 from reliable_spark.clock import Clock, SystemClock
-from reliable_spark.engine.columns import LINEAGE
-from reliable_spark.engine.definition import (
-    defined,
-    element_type,
-    empty,
-    exceptions,
-    expand_stars,
-    output_schema,
-    refuse_nested_star,
-    trigger_options,
-)
-from reliable_spark.engine.lineage import check_reserved, column, user_columns
-from reliable_spark.engine.operators import (
-    Explode,
-    FailWhen,
-    Filter,
-    JoinStatic,
-    Operator,
-    Projection,
-    RunBolt,
-    Transform,
-    Unanchor,
-    Union,
-)
+from reliable_spark.engine.definition import trigger_options
 from reliable_spark.engine.outcome import Outcome
-from reliable_spark.engine.plan import Node, check_union
-from reliable_spark.engine.query import Job, Query, run, start
-from reliable_spark.engine.static_side import StaticSide, join_kind
-from reliable_spark.errors import ColumnError, UsageError, nearest
-from reliable_spark.grouped import GroupedFrame
+from reliable_spark.engine.query import Query, start
+from reliable_spark.engine.run import Job, run
+from reliable_spark.errors import UsageError
+from reliable_spark.operations import TrackedFrame
 from reliable_spark.settings import Settings
 from reliable_spark.sinks.base import absolute
+from reliable_spark.stages.starting import cut, has_stages, lineage_frame, stage_node, start_chain
 
 
-class AnchoredFrame:
+class AnchoredFrame(TrackedFrame):
     """A DataFrame of which every source row is tracked until everything derived from it is done.
 
     Guarantee: a row that is filtered is acked; one that fails is replayed, then a dead letter; one that
@@ -55,212 +28,6 @@ class AnchoredFrame:
     Made by `anchored`; every method returns a new frame. Names and arguments are PySpark's where PySpark
     has the method.
     """
-
-    def __init__(self, node: Node, empty: DataFrame) -> None:
-        self._node = node
-        # an empty frame with the same columns, on which every step is tried when it is defined
-        self._empty = empty
-
-    # ------------------------------------------------------------------------------------- looking at it
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the user's columns."""
-        return user_columns(self._empty)
-
-    @property
-    def schema(self) -> T.StructType:
-        """The schema of the user's columns."""
-        return T.StructType([self._empty.schema[name] for name in self.columns])
-
-    def __getitem__(self, name: str) -> Column:
-        """The column of that name, for use in an expression."""
-        if not any(name.lower() == there.lower() for there in (*self.columns, *LINEAGE)):
-            raise ColumnError(f"there is no column {name!r}{nearest(name, self.columns)}")
-        return column(name)
-
-    def __getattr__(self, name: str) -> Column:
-        """The column of that name; a clear error for DataFrame methods that cannot be tracked."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if any(name.lower() == there.lower() for there in self.columns):
-            return column(name)
-        raise AttributeError(_no_attribute(name, self.columns))
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{field.name}: {field.dataType.simpleString()}" for field in self.schema.fields)
-        return f"AnchoredFrame[{fields}]"
-
-    # ---------------------------------------------------------------------------------- rows stay as they are
-
-    def select(self, *cols: Any) -> AnchoredFrame:
-        """Choose or compute columns, as `DataFrame.select` does."""
-        flat = cols[0] if len(cols) == 1 and isinstance(cols[0], list) else cols
-        chosen = expand_stars(flat, self.columns)
-        return self._project("select", lambda frame: frame.select(*chosen, *LINEAGE))
-
-    def selectExpr(self, *expr: Any) -> AnchoredFrame:  # noqa: N802 - PySpark's name
-        """Choose or compute columns by SQL expressions, as `DataFrame.selectExpr` does."""
-        flat = expr[0] if len(expr) == 1 and isinstance(expr[0], list) else expr
-        chosen = expand_stars([F.expr(text) if text.strip() != "*" else text for text in flat], self.columns)
-        return self._project("selectExpr", lambda frame: frame.select(*chosen, *LINEAGE))
-
-    def withColumn(self, colName: str, col: Column) -> AnchoredFrame:  # noqa: N802, N803 - PySpark's names
-        """Add or replace a column, as `DataFrame.withColumn` does."""
-        return self.withColumns({colName: col})
-
-    def withColumns(self, colsMap: dict[str, Column]) -> AnchoredFrame:  # noqa: N802, N803 - PySpark's names
-        """Add or replace columns, as `DataFrame.withColumns` does."""
-        check_reserved(list(colsMap))
-        refuse_nested_star("withColumn", *colsMap.values())
-        return self._project("withColumn", lambda frame: frame.withColumns(colsMap))
-
-    def withColumnRenamed(self, existing: str, new: str) -> AnchoredFrame:  # noqa: N802 - PySpark's name
-        """Rename a column; one that is not there is an error, where PySpark says nothing."""
-        self[existing]
-        check_reserved([new])
-        return self._project("withColumnRenamed", lambda frame: frame.withColumnRenamed(existing, new))
-
-    def drop(self, *cols: str) -> AnchoredFrame:
-        """Drop columns by name."""
-        for name in cols:
-            self[name]
-        return self._project("drop", lambda frame: frame.drop(*cols))
-
-    # ------------------------------------------------------------------------------ rows leave, or multiply
-
-    def where(self, condition: Column | str) -> AnchoredFrame:
-        """Keep the rows for which the condition is true; the others are done, so acked."""
-        refuse_nested_star("where", condition)
-        return self._step(Filter("where", condition))
-
-    filter = where
-
-    def fail(self, condition: Column | str, reason: str | Column, retry: bool = True) -> AnchoredFrame:
-        """Fail the rows for which the condition is true.
-
-        Args:
-            condition: a boolean expression.
-            reason: what the ledger says about it.
-            retry: False makes them dead letters at once.
-        """
-        refuse_nested_star("fail", condition, reason if isinstance(reason, Column) else "")
-        return self._step(FailWhen("fail", condition, reason, retry))
-
-    def explode(self, col: str | Column, alias: str = "col") -> AnchoredFrame:
-        """Make one child of each element of an array column, which stays beside the new one.
-
-        Args:
-            col: an array column or expression; an empty or null array acks the row.
-            alias: the name of the element column.
-
-        Raises:
-            ColumnError: it is not an array, or the alias is taken by another column.
-        """
-        check_reserved([alias])
-        refuse_nested_star("explode", col)
-        if alias.lower() in {name.lower() for name in self.columns}:
-            raise ColumnError(f"explode(): column {alias!r} would be there twice: choose another alias")
-        array = self[col] if isinstance(col, str) else col
-        element = T.StructField(alias, element_type(self._empty, array, col))
-        # nothing else can be wrong with it, so it need not be tried
-        result = empty(self._empty.sparkSession, T.StructType([*self._empty.schema.fields, element]))
-        return AnchoredFrame(Node(Explode("explode", array, alias), (self._node,)), result)
-
-    def join(self, other: Any, on: str | Sequence[str], how: str = "inner") -> AnchoredFrame:
-        """Join with a static frame: k matches are k children.
-
-        Args:
-            other: a static DataFrame; read once, when the query starts.
-            on: the name or names of the columns that both sides have.
-            how: inner (a row without a match is done), left, semi or anti.
-
-        Raises:
-            UsageError: the other side is tracked or streaming, or the kind of join cannot be tracked.
-            ColumnError: a column is missing or would be there twice.
-        """
-        if isinstance(other, AnchoredFrame):
-            raise UsageError("join() takes a static DataFrame; the other side of this one is anchored itself")
-        if other.isStreaming:
-            raise UsageError("join() takes a static DataFrame; the other side of this one is a stream")
-        keys = (on,) if isinstance(on, str) else tuple(on) if isinstance(on, list | tuple) else ()
-        if not keys or not all(isinstance(key, str) for key in keys):
-            raise UsageError("join(on=...) takes the names of the common columns: rename them alike on both sides")
-        side = StaticSide(other, keys, join_kind(how))
-        side.check(self._empty)
-        return self._step(JoinStatic("join", side))
-
-    def unionByName(self, other: AnchoredFrame, allowMissingColumns: bool = False) -> AnchoredFrame:  # noqa: N802, N803
-        """Put the rows of another anchored frame below these, by column name."""
-        if not isinstance(other, AnchoredFrame):
-            raise UsageError("unionByName() takes another anchored frame: call anchored() on it first")
-        check_union(self._node, other._node)
-        return self._step(Union("unionByName", allowMissingColumns), other)
-
-    def groupBy(self, *cols: Any) -> GroupedFrame:  # noqa: N802 - PySpark's name
-        """Group the rows, as `DataFrame.groupBy` does; follow it by `agg` or `count`."""
-        flat = cols[0] if len(cols) == 1 and isinstance(cols[0], list) else cols
-        refuse_nested_star("groupBy", *flat)
-        keys = tuple(self[each] if isinstance(each, str) else each for each in flat)
-        return GroupedFrame(self, keys)
-
-    groupby = groupBy
-
-    def agg(self, *exprs: Column) -> AnchoredFrame:
-        """Aggregate all rows into one."""
-        return self.groupBy().agg(*exprs)
-
-    # -------------------------------------------------------------------------------------------- bolts
-
-    def bolt(
-        self,
-        function: Callable[..., Any],
-        schema: str | T.StructType,
-        *,
-        name: str | None = None,
-        fatal: tuple[type[BaseException], ...] = (),
-        retry: tuple[type[BaseException], ...] = (Exception,),
-    ) -> AnchoredFrame:
-        """Run a Python function on the rows.
-
-        Guarantee: an exception fails the tuple it is about and no other.
-
-        Args:
-            function: a row function (dict-like row in; dict, iterable of dicts, generator or None out), or one
-                marked `@rs.arrow` or `@rs.pandas`. A row has `attempt` and `message_id` as attributes.
-            schema: the columns it returns, as DDL or a StructType; they replace those there are. A missing
-                key is a failure, another one is ignored.
-            name: how the ledger calls the bolt; the function's name if not given.
-            fatal: exceptions that make the row a dead letter at once.
-            retry: exceptions that are worth another attempt; all others are fatal.
-
-        Raises:
-            SchemaError: the schema does not parse.
-        """
-        if not callable(function):
-            raise UsageError(f"bolt() takes a function, not {type(function).__name__}")
-        declared = output_schema(schema)
-        check_reserved(declared.fieldNames())
-        label = str(name or getattr(function, "__name__", type(function).__name__))
-        bolt = Bolt(label, function, kind_of(function), exceptions("fatal", fatal), exceptions("retry", retry))
-        return self._step(RunBolt(bolt, declared))
-
-    def transform(self, func: Callable[[DataFrame], DataFrame]) -> AnchoredFrame:
-        """Apply any function from DataFrame to DataFrame that keeps the columns `_anchor` and `_tuple_id`.
-
-        Guarantee: rows that it loses are found, and reported as `lost` with their message ids; copies of a
-        row count as one. Cost: the batch is materialised and every tree is folded.
-
-        Raises:
-            UsageError: the function does not return a DataFrame that has the lineage columns.
-        """
-        return self._step(Transform("transform", func))
-
-    def unanchored(self) -> AnchoredFrame:
-        """Stop tracking here: the rows are acked, and what becomes of them later touches no tree."""
-        return self._step(Unanchor("unanchored"))
-
-    # ------------------------------------------------------------------------------------------- running
 
     def run(
         self,
@@ -284,6 +51,8 @@ class AnchoredFrame:
             UsageError: the frame is a stream, or there is no ledger path.
             OperatingError: the sink or the ledger refused, or too much failed; start it again.
         """
+        if has_stages(self._node):
+            raise UsageError("run() takes no stages: they join streaming queries, use start()")
         return run(self._job(sink, ledger, settings, clock))
 
     def start(
@@ -294,7 +63,7 @@ class AnchoredFrame:
         trigger: dict[str, Any] | str | None = None,
         clock: Clock | None = None,
     ) -> Query:
-        """Start a streaming query.
+        """Start a streaming query; of a frame with stages, one for each part.
 
         Args:
             sink: a Delta path, or a function of (DataFrame, batch id).
@@ -304,7 +73,30 @@ class AnchoredFrame:
                 "availableNow".
             clock: the time, for tests.
         """
-        return start(self._job(sink, ledger, settings, clock), trigger_options(trigger))
+        job = self._job(sink, ledger, settings, clock)
+        return (start_chain if has_stages(self._node) else start)(job, trigger_options(trigger))
+
+    def stage(self, name: str, *, capacity: int = 100_000) -> AnchoredFrame:
+        """Cut the chain here: what follows runs as a streaming query of its own, in this process or in another job.
+
+        Guarantee: a row of the source is acked when the last of its descendants is done in the last stage; what fails
+        in a later stage is replayed from the source. A stage that is down loses nothing.
+
+        Args:
+            name: how the ledger calls the queue between the two, and the stage that reads it.
+            capacity: rows that may wait there; the query before it waits while there are as many, so the queue never
+                holds more than this and one batch.
+
+        Returns:
+            A frame that begins at the queue. When it is started with a sink, or with more steps and stages, both sides
+            are started; without any, what follows is for `from_stage` in another job.
+
+        Raises:
+            UsageError: a row here has several roots or none, or the name is taken.
+        """
+        user = self.schema
+        node = cut(self._node, name, capacity, user, self._empty.sparkSession)
+        return AnchoredFrame(node, lineage_frame(self._empty.sparkSession, user))
 
     def _job(self, sink: object, ledger: str | Path | None, settings: Settings | None, clock: Clock | None) -> Job:
         if ledger is None:
@@ -313,25 +105,17 @@ class AnchoredFrame:
             settings = Settings.from_spark(self._empty.sparkSession)
         return Job(self._node, self.schema, sink, absolute(ledger), settings, clock or SystemClock())
 
-    # ------------------------------------------------------------------------------------------ building
 
-    def _project(self, name: str, change: Callable[[DataFrame], DataFrame]) -> AnchoredFrame:
-        return self._step(Projection(name, change))
+def from_stage(spark: SparkSession, ledger: str | Path, name: str) -> AnchoredFrame:
+    """The rows of a stage that another job writes, with their lineage: they stay parts of the source's trees.
 
-    def _step(self, operator: Operator, other: AnchoredFrame | None = None) -> AnchoredFrame:
-        """Add a step to the graph, after trying it on the empty frame."""
-        frames = [self, *([other] if other else [])]
-        result = defined(operator, [frame._empty for frame in frames])
-        return AnchoredFrame(Node(operator, tuple(frame._node for frame in frames)), result)
+    Args:
+        spark: a classic session.
+        ledger: the directory of the source's ledger; `start` this frame with the same.
+        name: the stage.
 
-
-def _no_attribute(name: str, columns: Sequence[str]) -> str:
-    if hasattr(DataFrame, name):
-        return (
-            f"an anchored frame has no {name!r}, since its rows could not be tracked; "
-            f"use transform(lambda df: df.{name}(...)) and what it loses is found"
-        )
-    return f"an anchored frame has no method or column {name!r}{nearest(name, [*columns, *_METHODS])}"
-
-
-_METHODS = tuple(name for name in vars(AnchoredFrame) if not name.startswith("_"))
+    Raises:
+        LedgerError: there is no such stage: its writer has to be started first.
+    """
+    node, user = stage_node(spark, absolute(ledger), name)
+    return AnchoredFrame(node, lineage_frame(spark, user))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -12,20 +12,22 @@ from reliable_spark.engine.operators import Aggregate
 from reliable_spark.errors import UsageError
 
 if TYPE_CHECKING:
-    from reliable_spark.frame import AnchoredFrame
+    from reliable_spark.operations import TrackedFrame
+
+Frame = TypeVar("Frame", bound="TrackedFrame")
 
 
-class GroupedFrame:
+class GroupedFrame(Generic[Frame]):
     """Rows by group. Each group becomes one row that is anchored to all of its inputs.
 
     Made by `AnchoredFrame.groupBy`.
     """
 
-    def __init__(self, frame: AnchoredFrame, keys: tuple[Column, ...]) -> None:
+    def __init__(self, frame: Frame, keys: tuple[Column, ...]) -> None:
         self._frame = frame
         self._keys = keys
 
-    def agg(self, *exprs: Column) -> AnchoredFrame:
+    def agg(self, *exprs: Column) -> Frame:
         """Aggregate each group.
 
         Guarantee: in `run`, everything above is replayed to an answer first, so each group appears once and
@@ -42,6 +44,6 @@ class GroupedFrame:
         refuse_nested_star("agg", *exprs)
         return self._frame._step(Aggregate("agg", self._keys, exprs))
 
-    def count(self) -> AnchoredFrame:
+    def count(self) -> Frame:
         """Count the rows of each group, in a column `count`."""
         return self.agg(F.count(F.lit(1)).alias("count"))

@@ -29,6 +29,9 @@ _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _GIB = 1024**3
+_MASTER = "local[*, 2]"
+"""A task that failed runs once more, as it does on a cluster: a bolt whose worker died is isolated within its job."""
+
 _DRIVER_MEMORY_MAX = 4 * _GIB
 
 _SUBMIT_OPTIONS = {
@@ -113,7 +116,7 @@ def sql_settings(chosen: Mapping[str, str]) -> dict[str, str]:
         # A plain F.udf over a vectorised scan hangs for ever when it is run through Arrow (SPARK-58241).
         "spark.sql.execution.pythonUDF.arrow.enabled": "false",
     }
-    cores = local_cores(chosen.get("spark.master", "local[*]"))
+    cores = local_cores(chosen.get("spark.master", _MASTER))
     if cores is not None:
         wanted["spark.sql.shuffle.partitions"] = str(cores)
         # VACUUM lists directories in as many tasks as this says: 10,000 by default, 70 s for an empty one.
@@ -138,13 +141,16 @@ def start_settings(chosen: Mapping[str, str]) -> dict[str, str]:
     Raises:
         OperatingError: Delta's jars are not on this machine and cannot be fetched.
     """
-    master = chosen.get("spark.master", "local[*]")
+    master = chosen.get("spark.master", _MASTER)
     wanted = {"spark.master": master, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     if local_cores(master) is not None:
         wanted["spark.driver.memory"] = f"{min(_DRIVER_MEMORY_MAX, _machine_memory() // 2) // 1024**2}m"
         addresses = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         if "SPARK_LOCAL_IP" not in os.environ and not addresses.keys() & chosen.keys():
             wanted |= addresses
+        python = chosen.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON", sys.executable)
+        if python == sys.executable:
+            wanted["spark.python.daemon.module"] = "reliable_spark.worker_daemon"
     missing = {key: value for key, value in wanted.items() if key not in chosen}
     if "io.delta:delta-spark" not in chosen.get("spark.jars.packages", ""):
         given = chosen.get("spark.jars", "")

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator, model_validator
 
 from reliable_spark.errors import SettingsError, nearest
 
@@ -21,13 +21,28 @@ class TopologySettings(BaseModel):
 
     Args:
         message_timeouts: whether trees time out at all (Storm: `topology.enable.message.timeouts`).
+        receive_buffer_size: how many tuples fit into the queue of a task, rounded up to a power of two; a sender that
+            meets a full one waits and takes nothing new (Storm: `topology.executor.receive.buffer.size`).
+        overflow_limit: how many tuples of other workers may wait beside a full queue before more are dropped, to come
+            back by timeout; 0 means no limit (Storm: `topology.executor.overflow.limit`).
+        backpressure_check_s: how often it is looked whether such an overflow is drained
+            (Storm: `topology.backpressure.check.millis`).
+        wait_strategy: how a sender waits that has met a full queue, "progressive" or "park": on a simulated clock it
+            goes on at its first try after there is room. None means as soon as there is room, and so does any of them
+            on a real clock, where tasks take turns and no try is in vain. With one of the `wait_level` settings it is
+            "progressive" (Storm: `topology.backpressure.wait.strategy`, the class or these names).
+        wait_level1_count, wait_level2_count, wait_level3_sleep_s: tries without a wait and with the shortest one, then
+            the wait between all others (Storm: `topology.backpressure.wait.progressive.*`).
+        wait_park_s: the wait between two tries when it parks (Storm: `topology.backpressure.wait.park.microsec`).
         tick_s: the period of the bolts' tick tuples, seconds; None means none
             (Storm: `topology.tick.tuple.freq.secs`).
-        workers: how many ackers there are when `ackers` is None (Storm: `topology.workers`).
+        workers: over how many workers the executors are spread, and how many ackers there are when `ackers` is None
+            (Storm: `topology.workers`).
         tasks: how many tasks a component has that does not say so; None means one per executor
             (Storm: `topology.tasks`).
         state_provider: where stateful bolts keep their state: "memory", "delta", "redis", "module:Class", or an
-            object with a method `state(namespace)` (Storm: `topology.state.provider`).
+            object with a method `state(namespace)`; None means memory, and on Spark Delta tables below the ledger
+            (Storm: `topology.state.provider`).
         state_provider_config: what the provider is made with: delta's `path`, redis' `url` and others
             (Storm: `topology.state.provider.config`, a JSON text or a mapping).
     """
@@ -35,11 +50,33 @@ class TopologySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     message_timeouts: bool = True
+    receive_buffer_size: int = Field(default=32_768, ge=1)
+    overflow_limit: int = Field(default=0, ge=0)
+    backpressure_check_s: float = Field(default=0.05, gt=0)
+    wait_strategy: Literal["progressive", "park"] | None = None
+    wait_level1_count: int = Field(default=1, ge=0)
+    wait_level2_count: int = Field(default=1000, ge=0)
+    wait_level3_sleep_s: float = Field(default=0.001, gt=0)
+    wait_park_s: float = Field(default=0.0001, gt=0)
     tick_s: float | None = Field(default=None, gt=0)
     workers: int = Field(default=1, ge=1)
     tasks: int | None = Field(default=None, ge=1)
-    state_provider: Any = "memory"
+    state_provider: Any = None
     state_provider_config: Json[dict[str, Any]] | dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_strategy(cls, given: Any) -> Any:
+        """Who says how long to wait progressively means that strategy, which is Storm's default."""
+        if isinstance(given, dict) and any(name.startswith("wait_level") for name in given):
+            return {"wait_strategy": "progressive", **given}
+        return given
+
+    @field_validator("wait_strategy", mode="before")
+    @classmethod
+    def _of_class(cls, name: Any) -> Any:
+        """Take Storm's class names, too."""
+        return None if name is None else str(name).rpartition(".")[2].removeprefix("WaitStrategy").lower()
 
 
 class Settings(BaseModel):
@@ -55,6 +92,9 @@ class Settings(BaseModel):
         backoff_max_s: the longest wait between two attempts.
         max_pending: how many incomplete trees may wait for an answer before the source has to
             (Storm: `topology.max.spout.pending`).
+        target_batch_s: how long a micro-batch of a stream should last: it takes less than its source's own limit
+            (`maxFilesPerTrigger`, `maxOffsetsPerTrigger`) while batches are slower, or while the queue behind it or
+            `max_pending` leaves less room; None means that limit alone. See docs/stages.md.
         high_water: the acker's high-water mark: held trees beyond twice this many fail at once, into the
             ordinary retries; None means `max_pending`.
         max_bad_ratio: a source batch of at least 100 rows of which a larger share fails stops the run
@@ -80,6 +120,7 @@ class Settings(BaseModel):
     backoff_initial_s: float = Field(default=1.0, ge=0)
     backoff_max_s: float = Field(default=60.0, ge=0)
     max_pending: int = Field(default=1_000_000, ge=1)
+    target_batch_s: float | None = Field(default=None, gt=0)
     high_water: int | None = Field(default=None, ge=1)
     max_bad_ratio: float = Field(default=0.5, ge=0, le=1)
     delivery: Literal["at_most_once", "at_least_once", "exactly_once"] = "at_least_once"
@@ -117,11 +158,10 @@ class Settings(BaseModel):
                 _LOG.warning("%s has no meaning here: %s", key, WITHOUT_MEANING[key])
             elif value is None or (key == "topology.max.spout.pending" and value == 0):
                 continue  # null is Storm's default; so is a limit of no tuples
-            elif key in TOPOLOGY_KEYS:
-                topology[TOPOLOGY_KEYS[key]] = value
             else:
-                name, units_per_storm_unit = STORM_KEYS[key]
-                values[name] = value * units_per_storm_unit if units_per_storm_unit != 1 else value
+                name, units_per_storm_unit = {**TOPOLOGY_KEYS, **STORM_KEYS}[key]
+                given = topology if key in TOPOLOGY_KEYS else values
+                given[name] = value * units_per_storm_unit if units_per_storm_unit != 1 else value
         return cls(**values, topology=topology)
 
     @classmethod
@@ -153,17 +193,25 @@ STORM_KEYS: dict[str, tuple[str, float]] = {
 }
 """Storm's key -> our setting, and what one of Storm's units is in ours."""
 
-TOPOLOGY_KEYS: dict[str, str] = {
-    "topology.enable.message.timeouts": "message_timeouts",
-    "topology.tick.tuple.freq.secs": "tick_s",
-    "topology.workers": "workers",
-    "topology.tasks": "tasks",
-    "topology.state.provider": "state_provider",
-    "topology.state.provider.config": "state_provider_config",
+TOPOLOGY_KEYS: dict[str, tuple[str, float]] = {
+    "topology.enable.message.timeouts": ("message_timeouts", 1),
+    "topology.executor.receive.buffer.size": ("receive_buffer_size", 1),
+    "topology.executor.overflow.limit": ("overflow_limit", 1),
+    "topology.backpressure.check.millis": ("backpressure_check_s", 0.001),
+    "topology.backpressure.wait.strategy": ("wait_strategy", 1),
+    "topology.backpressure.wait.progressive.level1.count": ("wait_level1_count", 1),
+    "topology.backpressure.wait.progressive.level2.count": ("wait_level2_count", 1),
+    "topology.backpressure.wait.progressive.level3.sleep.millis": ("wait_level3_sleep_s", 0.001),
+    "topology.backpressure.wait.park.microsec": ("wait_park_s", 1e-6),
+    "topology.tick.tuple.freq.secs": ("tick_s", 1),
+    "topology.workers": ("workers", 1),
+    "topology.tasks": ("tasks", 1),
+    "topology.state.provider": ("state_provider", 1),
+    "topology.state.provider.config": ("state_provider_config", 1),
 }
-"""Storm's key -> our setting of a topology."""
+"""Storm's key -> our setting of a topology, and what one of Storm's units is in ours."""
 
-_PRESSURE = "queues are not bounded here; topology.max.spout.pending bounds what is in flight"
+_PRESSURE = "a full receive queue always makes its senders wait, as in Storm 2"
 _BATCHING = "tuples are not sent in batches of a size of one's own"
 _WAITING = "an idle task costs nothing here"
 _LOCALITY = "tasks are dealt tuples in turn, wherever they run"
@@ -174,9 +222,6 @@ WITHOUT_MEANING: dict[str, str] = {
     "topology.stats.sample.rate": "statistics are exact",
     "num.stat.buckets": "statistics have 20 buckets per window",
     "topology.builtin.metrics.bucket.size.secs": "statistics have the windows of Storm's UI",
-    "topology.executor.receive.buffer.size": _PRESSURE,
-    "topology.executor.overflow.limit": _PRESSURE,
-    "topology.backpressure.check.millis": _PRESSURE,
     "topology.backpressure.enable": _PRESSURE,
     "backpressure.disruptor.high.watermark": _PRESSURE,
     "backpressure.disruptor.low.watermark": _PRESSURE,
@@ -185,13 +230,13 @@ WITHOUT_MEANING: dict[str, str] = {
     "topology.producer.batch.size": _BATCHING,
     "topology.producer.batch.dynamic": _BATCHING,
     "topology.batch.flush.interval.millis": _BATCHING,
-    **{f"topology.{kind}.wait.strategy": _WAITING for kind in ("backpressure", "bolt", "spout")},
+    **{f"topology.{kind}.wait.strategy": _WAITING for kind in ("bolt", "spout")},
     **{
         f"topology.{kind}.wait.progressive.{level}": _WAITING
-        for kind in ("backpressure", "bolt", "spout")
+        for kind in ("bolt", "spout")
         for level in ("level1.count", "level2.count", "level3.sleep.millis")
     },
-    **{f"topology.{kind}.wait.park.microsec": _WAITING for kind in ("backpressure", "bolt", "spout")},
+    **{f"topology.{kind}.wait.park.microsec": _WAITING for kind in ("bolt", "spout")},
     "topology.spout.recvq.skips": _WAITING,
     "topology.disable.loadaware.messaging": _LOCALITY,
     "topology.localityaware.higher.bound": _LOCALITY,

@@ -11,23 +11,36 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from reliable_spark.clock import Clock, SystemClock
+from reliable_spark.core.graph import CHECKPOINT_SPOUT
+from reliable_spark.core.messages import Messages
 from reliable_spark.core.statistics import ComponentStatistics
 from reliable_spark.errors import UsageError, nearest
 from reliable_spark.process.base import TopologyEngine
 from reliable_spark.process.engine import ProcessEngine
+from reliable_spark.process.stored import TopologyLedger
+from reliable_spark.process.world import Watch
 from reliable_spark.settings import Settings
 from reliable_spark.topology.builder import Topology, TopologyBuilder
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from pyspark.sql import SparkSession
+    from typing_extensions import Self, Unpack
 
 IDLE_S = 0.01
 """How long a topology waits that found nothing to do."""
 PAGE_PERIOD_S = 10.0
-"""How often the statistics are written."""
+"""How often the statistics are written, and the ledger."""
+
+
+class Surroundings(TypedDict, total=False):
+    """What `submit_topology` takes besides, by name; it says what each means."""
+
+    ledger: str | Path
+    clock: Clock
+    spark: SparkSession
 
 
 def submit_topology(
@@ -35,12 +48,15 @@ def submit_topology(
     builder: TopologyBuilder,
     settings: Settings | None = None,
     engine: Literal["process", "spark"] = "process",
-    clock: Clock | None = None,
+    **surroundings: Unpack[Surroundings],
 ) -> RunningTopology:
     """Start a topology in a thread of its own; it runs until it is stopped.
 
-    Guarantee: as for `TestTopology`. Nothing is stored: what is pending when the program ends is lost with it, so a
-    source must redeliver what was not acked, as in Storm.
+    Guarantee: as for `TestTopology`. Tuples are not stored: what is pending when the program ends is lost with it, so
+    a source must redeliver what was not acked, as in Storm. With a ledger every message's answer is counted there, so
+    that anchored == acked + dead + pending. A message that failed is pending until its spout emits it again under the
+    same id; what still waits for that when the topology is stopped is dead. After a crash the ledger is as of the last
+    10 seconds, and messages that were pending then are again.
 
     Args:
         name: what the thread and the statistics are called.
@@ -48,13 +64,18 @@ def submit_topology(
         settings: how it is run.
         engine: "process": in this process; "spark": bolts and ackers on Spark's workers, in micro-batches, on the
             active session or a new one; spouts stay in this process.
-        clock: the machine's, by default.
+        surroundings: `ledger`, a directory or URI for answers and statistics, readable without a JVM; `clock`, the
+            machine's by default; `spark`, the session of engine "spark".
 
     Raises:
         TopologyError: the topology is wrong.
         UsageError: there is no such engine, or a bolt cannot be copied for its tasks.
+        LedgerError: the ledger cannot be written, is in use, or is not a topology's.
     """
-    return RunningTopology(name, builder.build(), settings or Settings(), engine, clock or SystemClock())
+    unknown = set(surroundings) - set(Surroundings.__annotations__)
+    if unknown:
+        raise UsageError(f"there is no argument {min(unknown)!r}{nearest(min(unknown), Surroundings.__annotations__)}")
+    return RunningTopology(name, builder.build(), settings or Settings(), engine, surroundings)
 
 
 class RunningTopology:
@@ -63,12 +84,21 @@ class RunningTopology:
     Leaving a `with` block stops it.
     """
 
-    def __init__(self, name: str, topology: Topology, settings: Settings, engine: str, clock: Clock) -> None:
+    def __init__(
+        self, name: str, topology: Topology, settings: Settings, engine: str, surroundings: Surroundings
+    ) -> None:
         self.name = name
         self._settings = settings
-        self._clock = clock
-        self._engine = _engine_of(engine, topology, settings, clock)
-        self._spouts = [each for each, component in topology.graph.components.items() if component.kind == "spout"]
+        self._clock = surroundings.get("clock") or SystemClock()
+        start = _engine_of(engine, surroundings)
+        self._ledger, watch = _ledger_of(name, surroundings.get("ledger"), self._clock)
+        try:
+            self._engine = start(topology, settings, self._clock, watch)
+        except BaseException:
+            self._close_ledger()
+            raise
+        components = topology.graph.components.items()
+        self._spouts = [name for name, each in components if each.kind == "spout" and name != CHECKPOINT_SPOUT]
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         self._ended, self._idle = threading.Event(), threading.Event()
         self._deadline_s: float | None = None
@@ -147,8 +177,10 @@ class RunningTopology:
                 pass
             self._engine.close()
             self._write_page()
+            self._write_ledger(is_end=True)
         except BaseException as error:  # whoever waits for the topology hears of it
             self._error = error
+        self._close_ledger()
         self._ended.set()
         self._idle.set()
         self._answer_calls()
@@ -157,10 +189,13 @@ class RunningTopology:
         """Answer who asks, then one round of the engine; says whether there is to be another."""
         self._answer_calls()
         is_busy = self._engine.run_once()
-        is_idle = not is_busy and not any(self._engine.pending(spout) for spout in self._spouts)
+        is_done = not is_busy or self._engine.is_checkpointing_alone()
+        is_idle = is_done and not any(self._engine.pending(spout) for spout in self._spouts)
         now_s = self._engine.now_s()
         if now_s >= self._page_due_s:
+            self._page_due_s = now_s + PAGE_PERIOD_S
             self._write_page()
+            self._write_ledger()
         if is_idle:
             self._idle.set()
         if self._deadline_s is not None and (is_idle or now_s >= self._deadline_s):
@@ -200,12 +235,19 @@ class RunningTopology:
     def _write_page(self) -> None:
         if self._page is None:
             return
-        self._page_due_s = self._engine.now_s() + PAGE_PERIOD_S
         components = {each: _as_json(self._engine.statistics(each)) for each in self._engine.components()}
         page = {"name": self.name, "now_s": self._engine.now_s(), "components": components}
         written = self._page.with_name(f".{self._page.name}.new")  # a reader sees the old page or the new one
         written.write_text(json.dumps(page, indent=1), encoding="utf-8")
         written.replace(self._page)
+
+    def _write_ledger(self, is_end: bool = False) -> None:
+        if self._ledger is not None:
+            self._ledger.write({each: self._engine.statistics(each) for each in self._engine.components()}, is_end)
+
+    def _close_ledger(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
 
     def _check(self, component: str) -> None:
         components = self._engine.components()
@@ -213,14 +255,28 @@ class RunningTopology:
             raise UsageError(f"there is no component {component!r}{nearest(component, components)}")
 
 
-def _engine_of(name: str, topology: Topology, settings: Settings, clock: Clock) -> TopologyEngine:
+def _engine_of(name: str, surroundings: Surroundings) -> Callable[[Topology, Settings, Clock, Watch], TopologyEngine]:
     if name == "process":
-        return ProcessEngine(topology, settings, clock, is_watched=False)
+        return ProcessEngine
     if name == "spark":
-        from reliable_spark.microbatch import MicroBatchEngine, SparkCluster
+        from reliable_spark.microbatch import MicroBatchEngine, SparkCluster, with_states_below
 
-        return MicroBatchEngine(topology, settings, SparkCluster(), clock, is_watched=False)
+        cluster, ledger = SparkCluster(surroundings.get("spark")), surroundings.get("ledger")
+
+        def start(topology: Topology, settings: Settings, clock: Clock, watch: Watch) -> TopologyEngine:
+            settled = settings if ledger is None else with_states_below(settings, ledger)
+            return MicroBatchEngine(topology, settled, cluster, clock, watch)
+
+        return start
     raise UsageError(f"there is no engine {name!r}{nearest(name, ['process', 'spark'])}")
+
+
+def _ledger_of(name: str, path: str | Path | None, clock: Clock) -> tuple[TopologyLedger | None, Watch]:
+    """The ledger, if one is kept, and what the engine needs for it."""
+    if path is None:
+        return None, Watch(is_test=False)
+    messages = Messages()
+    return TopologyLedger(str(path), name, messages, clock), Watch(is_test=False, messages=messages)
 
 
 def _as_json(statistics: ComponentStatistics) -> dict[str, Any]:

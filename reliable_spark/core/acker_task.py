@@ -12,6 +12,9 @@ from typing import NamedTuple
 from reliable_spark.core.acker import NO_TASK, Kind, Verdict
 from reliable_spark.core.timeouts import RotatingMap
 
+_INIT, _ACK, _FAIL, _RESET = Kind.INIT, Kind.ACK, Kind.FAIL, Kind.RESET
+"""By name, since every message is compared with them and looking up an enum's member takes longer than that."""
+
 
 class Message(NamedTuple):
     """What is said about a tree: see `core.acker.Messages`."""
@@ -66,19 +69,23 @@ class AckerTask:
         Returns:
             What the spout task is told now, if anything.
         """
-        tree = self._trees.get(message.anchor)
+        kind, anchor, value, task = message
+        tree = self._trees.get(anchor)
         if tree is None:
-            if message.kind is Kind.INIT and message.value != 0 and self._is_full():
-                return Answer(Verdict.FAILED, message.anchor, message.task, 0.0)
+            if kind is _INIT and value != 0 and self._is_full():
+                return Answer(Verdict.FAILED, anchor, task, 0.0)
             tree = _Tree(now_s)
-            self._trees.put(message.anchor, tree)
-        elif message.kind in (Kind.FAIL, Kind.RESET):
-            self._trees.put(message.anchor, tree)
-        if message.kind in (Kind.INIT, Kind.ACK):
-            tree.ack_val ^= message.value
-        if message.kind is Kind.INIT:
-            tree.task = message.task
-        tree.failed |= message.kind is Kind.FAIL
+            self._trees.put(anchor, tree)
+        elif kind is _FAIL or kind is _RESET:
+            self._trees.put(anchor, tree)
+        if kind is _INIT or kind is _ACK:
+            tree.ack_val ^= value
+        if kind is _INIT:
+            tree.task = task
+        if kind is _FAIL:
+            tree.failed = True
+        if tree.task == NO_TASK or (tree.ack_val != 0 and not tree.failed and kind is not _RESET):
+            return None
         return self._answer(message, tree, now_s)
 
     def rotate(self) -> list[Answer]:
@@ -98,17 +105,9 @@ class AckerTask:
     def _is_full(self) -> bool:
         return self._high_water is not None and len(self._trees) > 2 * self._high_water
 
-    def _answer(self, message: Message, tree: _Tree, now_s: float) -> Answer | None:
-        """Zero beats failed, failed beats a reset, and a tree without an owner can notify nobody."""
-        if tree.task == NO_TASK:
-            return None
-        if tree.ack_val == 0:
-            verdict = Verdict.ACKED
-        elif tree.failed:
-            verdict = Verdict.FAILED
-        elif message.kind is Kind.RESET:
-            return Answer(Verdict.RESET, message.anchor, tree.task, now_s - tree.started_s)
-        else:
-            return None
-        self._trees.remove(message.anchor)
+    def _answer(self, message: Message, tree: _Tree, now_s: float) -> Answer:
+        """Zero beats failed, and failed beats a reset."""
+        verdict = Verdict.ACKED if tree.ack_val == 0 else Verdict.FAILED if tree.failed else Verdict.RESET
+        if verdict is not Verdict.RESET:
+            self._trees.remove(message.anchor)
         return Answer(verdict, message.anchor, tree.task, now_s - tree.started_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import xxhash
@@ -67,6 +68,12 @@ def key_hash(values: Sequence[object]) -> int:
 def fields_target(key: Sequence[object], count: int) -> int:
     """The one task of a key, always the same. Source: `TupleUtils.chooseTaskIndex`, a floor modulus of the hash."""
     return key_hash(key) % count
+
+
+@lru_cache(maxsize=1 << 16)
+def text_hash(text: str) -> int:
+    """`key_hash` of a key that is one text, remembered: words come again and again, and hashing them is what costs."""
+    return key_hash((text,))
 
 
 def shuffled(count: int, seed: int) -> tuple[int, ...]:

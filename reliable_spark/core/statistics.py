@@ -80,8 +80,26 @@ class Tally:
         return self._all_time if window == ALL_TIME else self._rings[window].total(now_s)
 
 
+@dataclass(slots=True)
+class Amounts:
+    """What was counted for one output or input since it was last kept: a field for each metric, cheap to add to."""
+
+    emitted: int = 0
+    transferred: int = 0
+    executed: int = 0
+    acked: int = 0
+    failed: int = 0
+    complete_ms: float = 0
+    process_ms: float = 0
+    execute_ms: float = 0
+
+
 class TaskCounts:
     """Everything one task has counted.
+
+    Attributes:
+        fresh: what is being counted, by output or input: `counts.fresh[key].emitted += 1`. It is in no window until
+            it is kept.
 
     Args:
         started_s: when the task started, on the clock of all later times.
@@ -89,7 +107,22 @@ class TaskCounts:
 
     def __init__(self, started_s: float = 0.0) -> None:
         self.started_s = started_s
+        self.fresh: defaultdict[Key, Amounts] = defaultdict(Amounts)
         self._tallies: defaultdict[tuple[Metric, Key], Tally] = defaultdict(Tally)
+
+    def keep(self, now_s: float) -> None:
+        """Put what is fresh into the windows, as counted at a time; cheap enough to be called every second."""
+        if self.fresh:
+            fresh, self.fresh = self.fresh, defaultdict(Amounts)
+            self.add_all(now_s, fresh)
+
+    def add_all(self, now_s: float, counted: Mapping[Key, Amounts]) -> None:
+        """Count what somebody has counted at a time."""
+        for key, amounts in counted.items():
+            for metric in Metric:
+                amount = getattr(amounts, metric.value)
+                if amount:
+                    self.add(metric, key, now_s, amount)
 
     def add(self, metric: Metric, key: Key, now_s: float, amount: float = 1) -> None:
         """Count an amount of a metric, for one output or input."""

@@ -24,15 +24,14 @@ from reliable_spark.engine.columns import (
     SPOUT,
 )
 from reliable_spark.engine.evaluation import Evaluation
-from reliable_spark.engine.exits import OBSERVATION_WAIT_S, observed_values
 from reliable_spark.engine.lineage import column
+from reliable_spark.engine.observed import OBSERVATION_WAIT_S, observed_values
 from reliable_spark.engine.settlement import HIGH_WATER, Moment, Settlement, settle_trees
 from reliable_spark.ledger.ledger import Ledger
 from reliable_spark.ledger.schema import dead_letters_schema, pending_schema
 
 DRIVER_ROWS_MAX: Final = 100_000
 """More incomplete trees than this in one batch are settled and written by Spark instead of the driver."""
-
 
 MEASURED_ROWS_MIN: Final = 100
 """Fewer incomplete trees than this are brought to the driver unmeasured."""
@@ -100,9 +99,9 @@ def with_payloads(evaluation: Evaluation, columns: list[str], payload: pa.DataTy
 
 
 def is_too_much(found: DataFrame, count: int) -> bool:
-    """Tell whether the driver should not hold these trees; reads them when they are neither few nor many."""
-    if count <= MEASURED_ROWS_MIN or count > DRIVER_ROWS_MAX:
-        return count > DRIVER_ROWS_MAX
+    """Tell whether the driver should not hold these trees; reads them unless they are too many anyway."""
+    if count > DRIVER_ROWS_MAX:
+        return True
     size = found.agg(F.sum(F.octet_length(F.to_json("payload")))).first()
     return bool(size and size[0] and size[0] > PAYLOAD_BYTES_MAX)
 

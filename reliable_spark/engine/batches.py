@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -25,7 +26,7 @@ from reliable_spark.engine.failures import Known
 from reliable_spark.engine.poison import explained, poison_rows
 from reliable_spark.engine.protocol import Batch, Evaluated
 from reliable_spark.engine.quiet import quiet
-from reliable_spark.engine.rounds import once_in_rounds
+from reliable_spark.engine.rounds import once_in_rounds, once_without_partial
 from reliable_spark.engine.tracing import Tracer
 from reliable_spark.errors import OperatingError, TooManyFailures
 from reliable_spark.settings import Settings
@@ -65,6 +66,16 @@ class SparkBatches:
         """The next attempt of pending trees."""
         rows = self.source.next_attempt(self.source.spark.createDataFrame(trees))
         return Batch(batch_id, "replay", rows, begun_at)
+
+    def commit_states(self, changes: Sequence[str], batch_id: int) -> None:
+        """Make the changes of a settled batch part of the states; nothing where they are already."""
+        if self.evaluator.states:
+            self.evaluator.states.commit(changes, batch_id)
+
+    def upkeep(self) -> None:
+        """Compact the states."""
+        if self.evaluator.states:
+            self.evaluator.states.upkeep()
 
     def release(self) -> None:
         """Free what the last evaluation has materialised."""
@@ -132,12 +143,7 @@ class SparkBatches:
         if self.evaluator.ackers == 0:
             return _evaluated(self.evaluator.untracked(batch))
         if not self.evaluator.must_trace:
-            rounds = self.tracer.rounds
-            evaluation = (
-                once_in_rounds(self.evaluator, rounds, batch, DRIVER_ROWS_MAX)
-                if rounds
-                else self.evaluator.once(batch, DRIVER_ROWS_MAX)
-            )
+            evaluation = self._once(batch)
             if evaluation is not None:
                 self._guard(batch, evaluation)
                 evaluated = self._with_trees(evaluation)
@@ -152,6 +158,14 @@ class SparkBatches:
         traced = self._with_trees(evaluation)
         assert traced is not None
         return traced
+
+    def _once(self, batch: Batch) -> Evaluation | None:
+        """Evaluate at once, as often as what groups or keeps a state needs; None when the batch has to be traced."""
+        if self.tracer.rounds:
+            return once_in_rounds(self.evaluator, self.tracer.rounds, batch, DRIVER_ROWS_MAX)
+        if self.evaluator.has_state:
+            return once_without_partial(self.evaluator, batch, DRIVER_ROWS_MAX)
+        return self.evaluator.once(batch, DRIVER_ROWS_MAX)
 
     def _with_trees(self, evaluation: Evaluation) -> Evaluated | None:
         """Add the incomplete trees with their payloads; None when a second read of the source gave other rows."""
@@ -187,6 +201,7 @@ def _evaluated(evaluation: Evaluation, trees: pa.Table | None = None, many: Tree
         retried=evaluation.retried,
         duplicates=evaluation.duplicates,
         checksum_ok=evaluation.checksum_ok,
+        changes=evaluation.changes,
         trees=trees,
         many=many,
     )

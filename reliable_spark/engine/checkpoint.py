@@ -37,9 +37,13 @@ class Checkpoint:
         names = [status.getPath().getName() for status in files.listStatus(place)]
         return max((int(name) for name in names if name.isdigit()), default=None)
 
+    def offset_text(self, source_batch_id: int) -> str | None:
+        """The offsets that a micro-batch ends with, as Spark has written them; None when there are none."""
+        return self._read(f"offsets/{source_batch_id}")
+
     def offsets(self, source_batch_id: int) -> str | None:
         """A hash of the offsets that a micro-batch ends with; its time of day is left out."""
-        text = self._read(f"offsets/{source_batch_id}")
+        text = self.offset_text(source_batch_id)
         if text is None:
             return None
         # line 1 is the version, line 2 the metadata with the time; the sources' offsets follow

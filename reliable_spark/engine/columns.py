@@ -14,10 +14,12 @@ LINEAGE: Final = (ANCHOR, TUPLE_ID, ATTEMPT, MESSAGE_ID)
 CHILD_INDEX: Final = "_child_index"
 CHILD_COUNT: Final = "_child_count"
 FAILURE: Final = "_failure"
+CHANGE: Final = "_change"
+"""What a row says that belongs to no tree: which file a bolt has written about its state."""
 PARENT: Final = "_parent"
 SPOUT: Final = "_spout"
 FIRST_SEEN_AT: Final = "_first_seen_at"
-RESERVED: Final = (*LINEAGE, CHILD_INDEX, CHILD_COUNT, FAILURE, PARENT, SPOUT, FIRST_SEEN_AT)
+RESERVED: Final = (*LINEAGE, CHILD_INDEX, CHILD_COUNT, FAILURE, CHANGE, PARENT, SPOUT, FIRST_SEEN_AT)
 
 WORKING_PREFIX: Final = "__rs_"
 """What the names of columns begin with that live inside one operator only."""

@@ -6,14 +6,16 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
+from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from reliable_spark.engine.columns import ANCHOR, TUPLE_ID
 from reliable_spark.engine.evaluation import EvaluationContext
 from reliable_spark.engine.exits import PlainExits
-from reliable_spark.engine.lineage import check_reserved, column, user_columns
+from reliable_spark.engine.lineage import check_reserved, column, repeated, user_columns
 from reliable_spark.engine.operators import Operator, Projection
 from reliable_spark.engine.quiet import quiet
 from reliable_spark.errors import ColumnError, ReliableSparkError, SchemaError, UsageError, nearest
@@ -49,10 +51,9 @@ def defined(operator: Operator, inputs: Sequence[DataFrame]) -> DataFrame:
     if missing:
         raise UsageError(f"{operator.name}(): the result has no column {missing[0]!r}; keep the lineage columns")
     check_reserved(user_columns(result))
-    names = [name.lower() for name in result.columns]
-    twice = [name for name in names if names.count(name) > 1]
+    twice = repeated(result.columns)
     if twice:
-        raise ColumnError(f"{operator.name}(): column {twice[0]!r} would be there twice: rename one of them")
+        raise ColumnError(f"{operator.name}(): column {twice!r} would be there twice: rename one of them")
     return empty(result.sparkSession, result.schema)
 
 
@@ -120,6 +121,17 @@ def _plain(doing: str, columns: Sequence[str], error: AnalysisException) -> Reli
     return UsageError(f"{doing}(): {_first_line(error)}")
 
 
+def no_attribute(name: str, columns: Sequence[str], attributes: Sequence[str]) -> str:
+    """What to say about a method or column that an anchored frame does not have."""
+    if hasattr(DataFrame, name):
+        return (
+            f"an anchored frame has no {name!r}, since its rows could not be tracked; "
+            f"use transform(lambda df: df.{name}(...)) and what it loses is found"
+        )
+    methods = (each for each in attributes if not each.startswith("_"))
+    return f"an anchored frame has no method or column {name!r}{nearest(name, [*columns, *methods])}"
+
+
 def refuse_generators(operator: Operator, tried_frame: DataFrame) -> None:
     """Refuse a projection that multiplies rows, since its copies would all carry the same id.
 
@@ -175,11 +187,25 @@ def _text(col: Any) -> str:
     return match.group(1) if match else ""
 
 
+def refuse_unsendable(bolt: str, function: object) -> None:
+    """Refuse a function that holds what cannot be pickled.
+
+    Raises:
+        UsageError: it does; the bolt and the reason are in the message.
+    """
+    try:
+        cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise UsageError(
+            f"bolt {bolt!r} cannot be sent to the workers: {_first_line(error)}; make connections and locks within it"
+        ) from error
+
+
 def output_schema(schema: str | T.StructType) -> T.StructType:
     """Read a bolt's declared columns.
 
     Raises:
-        SchemaError: the text is no DDL, there are no columns, or one is there twice.
+        SchemaError: the text is no DDL, there are no columns, one is there twice, or of a type that Arrow lacks.
     """
     if isinstance(schema, str):
         try:
@@ -190,11 +216,14 @@ def output_schema(schema: str | T.StructType) -> T.StructType:
         parsed = schema
     else:
         raise SchemaError(f"bolt(): a schema is a DDL string or a StructType, not {type(schema).__name__}")
-    names = [name.lower() for name in parsed.fieldNames()]
-    twice = [name for name in names if names.count(name) > 1]
-    if not names or twice:
-        problem = f"has column {twice[0]!r} twice" if twice else "has no columns"
+    twice = repeated(parsed.fieldNames())
+    if not parsed.fields or twice:
+        problem = f"has column {twice!r} twice" if twice else "has no columns"
         raise SchemaError(f"bolt(): the schema {schema!r} {problem}")
+    try:
+        to_arrow_schema(parsed, timezone="UTC")
+    except PySparkException as error:
+        raise SchemaError(f"bolt(): the schema {schema!r} cannot be used: {_first_line(error)}") from error
     return parsed
 
 

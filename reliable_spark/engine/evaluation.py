@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 
 from reliable_spark.engine import guard
 from reliable_spark.engine.batch import Source
+from reliable_spark.engine.bolt_run import WorkerReports
 from reliable_spark.engine.columns import ANCHOR, ATTEMPT, FAILURE, LINEAGE, NULL_MESSAGE_ID, RAISED
-from reliable_spark.engine.exits import Exits, Leaving, Observed, ObservedExits, PlainExits
+from reliable_spark.engine.exits import Exits, Leaving, PlainExits
 from reliable_spark.engine.failures import (
     INCOMPLETE,
     Known,
@@ -24,12 +25,25 @@ from reliable_spark.engine.failures import (
 )
 from reliable_spark.engine.jobs import Stages
 from reliable_spark.engine.lineage import failure, is_null, literal
+from reliable_spark.engine.observed import Observed, ObservedExits
 from reliable_spark.engine.operators import FAILURE_BYTES_MAX
-from reliable_spark.engine.plan import Node, compile_plan, may_fail, may_split, needs_tracing, spouts
+from reliable_spark.engine.plan import (
+    Node,
+    compile_plan,
+    may_fail,
+    may_fail_after_state,
+    may_split,
+    needs_tracing,
+    spouts,
+    stateful_steps,
+)
 from reliable_spark.engine.protocol import Batch
+from reliable_spark.engine.stateful_task import StateVersion
+from reliable_spark.engine.states import States, is_one_file_each
 from reliable_spark.engine.static_side import StaticSide
 from reliable_spark.sinks.base import Prepared, Sink
 from reliable_spark.sinks.function import release
+from reliable_spark.state.change_files import Change
 
 RAISED_REASON: Final = "Spark raised an error for this row"
 NULL_REASON: Final = "the row has no message id: every id column is null"
@@ -49,6 +63,7 @@ class Evaluation:
         source: the batch's rows, to find the payloads in; the very rows that were evaluated if that matters.
         duplicates: rows that share their message id with an earlier row of the batch.
         retried: attempts that failed and were repeated within the evaluation.
+        changes: what it wants to change in the states of bolts.
         roots_xor: XOR of the root ids that were evaluated; None when `source` is those very rows.
         trees: the rows of `incomplete`, where the driver has them.
     """
@@ -62,6 +77,7 @@ class Evaluation:
     incomplete_count: int = 0
     duplicates: int = 0
     retried: int = 0
+    changes: tuple[str, ...] = ()
     roots_xor: int | None = None
     trees: list[Tree] = field(default_factory=list)
 
@@ -75,6 +91,7 @@ class EvaluationContext:
     statics: dict[int, DataFrame] = field(default_factory=dict)
     numbered: bool = True
     isolated: bool = False
+    states: States | None = None
 
     def guard(self, before: DataFrame, after: DataFrame, name: str, level: int) -> DataFrame:
         """`after`, projected from `before`; in isolation without the rows for which Spark raises there."""
@@ -91,6 +108,11 @@ class EvaluationContext:
             self.statics[id(side)] = frame.localCheckpoint(eager=True) if self.numbered else frame
         return self.statics[id(side)]
 
+    def state_version(self, name: str) -> StateVersion:
+        """The state that a bolt starts from; an empty one while a frame is only defined."""
+        changes = map(Change.from_json, self.exits.reports)
+        return self.states.version(name, changes) if self.states else StateVersion()
+
 
 class Evaluator:
     """Evaluates the batches of one query.
@@ -106,22 +128,33 @@ class Evaluator:
         is_isolated: a row of the batch has stopped the job before: every projection is guarded and every Python bolt
             runs in children of its worker, so that such a row fails.
         known: what is known of the batch's rows, by anchor.
+        states: those of the bolts that have one, once the ledger is open.
     """
 
     def __init__(self, node: Node, source: Source, sink: Sink, ackers: int, whole_trees: bool = False) -> None:
         self.node, self.source, self.sink, self.ackers = node, source, sink, ackers
-        self.whole_trees = whole_trees
+        self.has_state = bool(stateful_steps(node))
+        # a state counts every tree once, so nothing of a tree that will be tried again may be in it
+        self.whole_trees = whole_trees or self.has_state
         self.statics: dict[int, DataFrame] = {}
         self.is_isolated = False
         self.known: dict[int, Known] = {}
+        self.states: States | None = None
         self._spouts = list(zip(spouts(node), source.spouts, strict=True))
+        self._workers = WorkerReports(source.spark)
         self.must_trace = needs_tracing(node)
         self._counts_rare = False
-        self._expects_siblings = whole_trees and not node.barriers and may_split(node) and may_fail(node, 0)
+        fails_in_part = may_split(node) and may_fail(node, 0)
+        self._expects_siblings = whole_trees and fails_in_part and not node.barriers and not self.has_state
+        self._fails_after_state = may_fail_after_state(node)
 
     def context(self, exits: Exits, failure_bytes_max: int | None) -> EvaluationContext:
         """A context that shares the query's static sides."""
-        return EvaluationContext(exits, failure_bytes_max, self.statics, isolated=self.is_isolated)
+        return EvaluationContext(exits, failure_bytes_max, self.statics, isolated=self.is_isolated, states=self.states)
+
+    def is_partial(self, tree: Tree) -> bool:
+        """Tell whether a part of a failed tree may have gone on: into a group, into a state, or to the end."""
+        return has_siblings(tree) or self._fails_after_state or (self.has_state and self.is_isolated)
 
     def given(self, rows: DataFrame, exits: Exits) -> dict[int, DataFrame]:
         """The roots of each spout; rows without a message id leave at once, dead, and so do those known to fail."""
@@ -155,7 +188,7 @@ class Evaluator:
             for node, spout in self._spouts
         }
         leaves = compile_plan(self.node, frames, self.context(plain, 0), lambda frame: frame)
-        counted = counting.leaves(leaves)
+        counted = counting.leaves(leaves, with_lineage=False)
         prepared = self.sink.prepare(_for_sink(counted))
         observed = counting.observed()
         rows = observed.roots if observed.complete else batch.rows.count()
@@ -172,7 +205,7 @@ class Evaluator:
     def compiled(self, rows: DataFrame, *, isolated: bool = False) -> DataFrame:
         """The leaves of some rows, with nothing accounted for."""
         exits = PlainExits()
-        context = EvaluationContext(exits, None, self.statics, isolated=isolated)
+        context = EvaluationContext(exits, None, self.statics, isolated=isolated, states=self.states)
         return compile_plan(self.node, self.given(rows, exits), context, lambda frame: frame)
 
     def once(self, batch: Batch, failures_max: int) -> Evaluation | None:
@@ -186,10 +219,11 @@ class Evaluator:
             None when that cannot be proved, or when more than the driver can use has failed: nothing is
             visible then, and the batch has to be traced.
         """
-        exits = ObservedExits(self._counts_rare)
+        self._workers.begin()
+        exits = ObservedExits(self._counts_rare, self._workers)
         frames = self.given(batch.rows, exits)
-        context = self.context(exits, FAILURE_BYTES_MAX)
-        leaves = exits.leaves(compile_plan(self.node, frames, context, lambda frame: frame))
+        ending = compile_plan(self.node, frames, self.context(exits, FAILURE_BYTES_MAX), lambda frame: frame)
+        leaves = exits.leaves(ending, with_lineage=self._expects_siblings)
         prepared = Prepared()
         with Stages(batch.rows.sparkSession) as stages:
             if self._expects_siblings:
@@ -198,6 +232,7 @@ class Evaluator:
                 prepared = self.sink.prepare(_for_sink(leaves))
         observed = exits.observed()
         proved = observed.complete and observed.xor == 0 and not stages.any_ran_twice()
+        proved = proved and is_one_file_each(observed.reports)
         if not proved or len(observed.failures) > failures_max or not are_usable(observed.failures):
             self.sink.discard(prepared)
             release(leaves)
@@ -209,7 +244,7 @@ class Evaluator:
         evaluation = self._conclude(batch, prepared, observed)
         if self._expects_siblings:
             self._prepare_whole(leaves, evaluation)
-        elif self.whole_trees and any(map(has_siblings, evaluation.trees)):
+        elif self.whole_trees and not self.has_state and any(map(has_siblings, evaluation.trees)):
             self.sink.discard(prepared)
             return None
         return evaluation
@@ -225,6 +260,7 @@ class Evaluator:
 
     def _conclude(self, batch: Batch, prepared: Prepared, observed: Observed) -> Evaluation:
         evaluation = Evaluation(prepared, observed.roots, observed.emitted, batch.rows, roots_xor=observed.roots_xor)
+        evaluation.changes = tuple(observed.reports)
         trees = evaluation.trees = one_per_tree(observed.failures, self.known)
         if trees:
             table = pa.Table.from_pylist(trees, schema=INCOMPLETE)

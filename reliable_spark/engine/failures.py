@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from reliable_spark.engine.columns import ANCHOR, ATTEMPT, FAILURE, HELD, OVERFLOW
-from reliable_spark.engine.exits import Failed
+from reliable_spark.engine.observed import Failed
 from reliable_spark.engine.worker import FAILURE_ARROW
 
 INCOMPLETE: Final = pa.schema(

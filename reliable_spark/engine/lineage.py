@@ -47,6 +47,12 @@ def user_columns(frame: DataFrame) -> list[str]:
     return [name for name in frame.columns if name not in LINEAGE]
 
 
+def repeated(names: Sequence[str]) -> str | None:
+    """The first name that is there twice, in any case; in lower case."""
+    lower = [name.lower() for name in names]
+    return next((name for name in lower if lower.count(name) > 1), None)
+
+
 def check_reserved(names: Sequence[str]) -> None:
     """Refuse user columns that bear the name of a lineage column, in any case.
 
@@ -71,16 +77,34 @@ def check_message_id(schema: T.StructType, message_id: Sequence[str]) -> tuple[s
     """
     if not message_id:
         raise UsageError("anchored() needs at least one message id column")
+    return plain_columns(schema, message_id, "anchored", "a message id is made")
+
+
+def plain_columns(schema: T.StructType, names: Sequence[str], doing: str, made: str) -> tuple[str, ...]:
+    """Resolve columns that have a text.
+
+    Args:
+        schema: the columns there are.
+        names: the columns wanted, in any case.
+        doing: the method that wants them, for messages.
+        made: what is made of them, for messages.
+
+    Returns:
+        Their names as the schema spells them.
+
+    Raises:
+        ColumnError: one is missing, named twice by the schema, or of a nested type.
+    """
     found = []
-    for name in message_id:
+    for name in names:
         fields = [field for field in schema.fields if field.name.lower() == name.lower()]
         if not fields:
-            raise ColumnError(f"anchored(): there is no column {name!r}{nearest(name, schema.fieldNames())}")
+            raise ColumnError(f"{doing}(): there is no column {name!r}{nearest(name, schema.fieldNames())}")
         if len(fields) > 1:
-            raise ColumnError(f"anchored(): column {name!r} is ambiguous: the frame has it {len(fields)} times")
+            raise ColumnError(f"{doing}(): column {name!r} is ambiguous: the frame has it {len(fields)} times")
         if isinstance(fields[0].dataType, T.StructType | T.ArrayType | T.MapType):
             kind = fields[0].dataType.simpleString()
-            raise ColumnError(f"anchored(): column {name!r} is a {kind}; a message id is made of plain columns")
+            raise ColumnError(f"{doing}(): column {name!r} is a {kind}; {made} of plain columns")
         found.append(fields[0].name)
     return tuple(found)
 

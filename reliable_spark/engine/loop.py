@@ -10,19 +10,18 @@ leaves behind and how the next start mends it:
                  Crash: nothing happened; the source gives the batch again, the journal a replay.
 3. settle        the ledger stores pending trees, dead letters, counts, and what the sink has to commit.
                  Crash within: `Ledger.open` undoes what its last row does not name. Crash after: step 4 is due.
-4. commit        the rows become visible, or the function is called, under the batch's id.
-                 Crash before or within: the next start commits what the ledger's last row names, unless the
-                 sink has it. Crash after: nothing is left to do.
+4. commit        the rows become visible, or the function is called, and states change, under the batch's id.
+                 Crash before or within: the next start commits what the ledger's last row names, where it is not
+                 there yet. Crash after: nothing is left to do.
 
-A sink function that is to be called at least once is called before step 3, since it must be called again when
-nobody knows whether it was. At most once: after it, and what is unfinished is left alone. A timeout is settled
-only: step 3 is its first and last effect. Upkeep comes between batches and changes no answer.
+A sink function that is to be called at least once is called before step 3, since it must be called again when nobody
+knows whether it was. At most once: after it, and what is unfinished is left alone. A timeout has step 3 only.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -40,8 +39,11 @@ from reliable_spark.ledger.ledger import BatchRecord, Ledger, effects
 from reliable_spark.settings import Settings
 from reliable_spark.sinks.base import Delivery, LastBatch, Prepared, Sink
 
+PENDING_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Pending trees with larger payloads than this together make the source wait, however few they are."""
+
 UPKEEP_BATCHES: Final = 100
-"""After how many batches the ledger's tables are compacted."""
+"""After how many batches the tables are compacted; that changes no answer."""
 
 
 class Loop:
@@ -58,8 +60,7 @@ class Loop:
     def __init__(self, batches: Batches, ledger: Ledger, sink: Sink, settings: Settings, clock: Clock) -> None:
         self.batches, self.ledger, self.sink = batches, ledger, sink
         self.settings, self.clock = settings, clock
-        self.policy = retry_policy(settings)
-        self.phase_s = clock.now().timestamp()
+        self.policy, self.phase_s = retry_policy(settings), clock.now().timestamp()
         self.lock = threading.RLock()
         self._error: BaseException | None = None
         self.on_settled: Callable[[BatchRecord], None] = lambda record: None
@@ -93,6 +94,11 @@ class Loop:
             timed_out = begun is None and self._time_out()
             return self._replay() or timed_out
 
+    def is_full(self) -> bool:
+        """Tell whether the source has to wait: too many trees are pending (Storm's max spout pending), or too large."""
+        pending = self.ledger.pending
+        return bool(pending.num_rows >= self.settings.max_pending or pending.nbytes >= PENDING_BYTES_MAX)
+
     def seconds_until_due(self) -> float | None:
         """How long until the next replay or timeout; None when nothing is pending.
 
@@ -110,6 +116,8 @@ class Loop:
 
     def finish(self, last: LastBatch) -> None:
         """Commit what a crash has left settled but not committed; to be called before the first batch."""
+        changes = self.ledger.last["state_changes"] if self.ledger.last else None
+        self._commit_states(changes or (), last.batch_id)
         prepared = self.sink.unfinished(last)
         if prepared is None:
             return
@@ -170,6 +178,7 @@ class Loop:
         if self.sink.settles_first:
             # Step 4: commit
             self._commit(evaluated.prepared, batch.batch_id, attempt)
+        self._commit_states(evaluated.changes, batch.batch_id)
         return record
 
     def _begin(self, batch: Batch, origin: Origin, due_before: datetime | None) -> int:
@@ -184,9 +193,15 @@ class Loop:
         self.sink.commit(prepared, Delivery(self.ledger.ledger_id, batch_id, attempt))
         effects.debug("committed")
 
+    def _commit_states(self, changes: Sequence[str], batch_id: int) -> None:
+        if changes:
+            effects.debug("commit states")
+            self.batches.commit_states(changes, batch_id)
+
     def _upkeep(self, batch_id: int) -> None:
         if (batch_id + 1) % UPKEEP_BATCHES == 0:
             self.ledger.upkeep()
+            self.batches.upkeep()
 
     def _settle(self, batch: Batch, origin: Origin, evaluated: Evaluated, untouched: pa.Table) -> BatchRecord:
         moment = self._moment(batch.batch_id, batch.begun_at, untouched)
@@ -226,6 +241,7 @@ class Loop:
             duplicates=evaluated.duplicates,
             checksum_ok=evaluated.checksum_ok,
             sink_actions=evaluated.prepared.actions,
+            state_changes=evaluated.changes,
             sink_version=self.sink.version,
         )
 

@@ -12,19 +12,19 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from reliable_spark.bolts import Bolt
+from reliable_spark.engine.bolt_run import ANSWER, BoltRun
 from reliable_spark.engine.columns import (
     ANCHOR,
     ATTEMPT,
     CHILD_COUNT,
     CHILD_INDEX,
     FAILURE,
-    LINEAGE,
     MESSAGE_ID,
     TUPLE_ID,
 )
 from reliable_spark.engine.exits import Exits, Leaving
-from reliable_spark.engine.forked import ForkedTask
-from reliable_spark.engine.lineage import FAILURE_TYPE, column, failure, literal, quoted, share, with_share
+from reliable_spark.engine.lineage import column, failure, literal, quoted, share, with_share
+from reliable_spark.engine.stateful_task import StateVersion
 from reliable_spark.engine.static_side import StaticSide
 from reliable_spark.engine.worker import BoltTask
 
@@ -47,6 +47,10 @@ class Context(Protocol):
 
     def static(self, side: StaticSide) -> DataFrame:
         """The numbered static side of a join, the same in every batch."""
+        ...
+
+    def state_version(self, name: str) -> StateVersion:
+        """The state that a bolt starts from."""
         ...
 
 
@@ -206,20 +210,14 @@ class RunBolt:
 
     def apply(self, inputs: Sequence[DataFrame], context: Context, level: int) -> DataFrame:
         """Map the function over Arrow batches; let go of the rows that it dropped or that failed."""
-        frame = inputs[0]
         output = to_arrow_schema(self.schema, timezone="UTC")
         task = BoltTask(self.bolt, output, context.failure_bytes_max)
-        mapped = ForkedTask(task) if context.isolated else task
-        ran = frame.mapInArrow(mapped, self._wire_schema(frame))
-        shared = with_share(ran, CHILD_INDEX, CHILD_COUNT)
-        leaving = Leaving(f"{CHILD_COUNT} = 0", FAILURE, level, [CHILD_INDEX, CHILD_COUNT, FAILURE])
-        return context.exits.leave(shared, leaving)
-
-    def _wire_schema(self, frame: DataFrame) -> T.StructType:
-        declared = [T.StructField(field.name, field.dataType) for field in self.schema.fields]
-        lineage = [frame.schema[name] for name in LINEAGE]
-        numbering = [T.StructField(CHILD_INDEX, T.LongType()), T.StructField(CHILD_COUNT, T.LongType())]
-        return T.StructType([*declared, *lineage, *numbering, T.StructField(FAILURE, FAILURE_TYPE)])
+        run = BoltRun(inputs[0], task, self.schema, context.isolated, level)
+        children = context.exits.reported(run)
+        if children is not None:
+            return children
+        shared = with_share(run.answered(), CHILD_INDEX, CHILD_COUNT)
+        return context.exits.leave(shared, Leaving(f"{CHILD_COUNT} = 0", FAILURE, level, ANSWER))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from reliable_spark.engine.states import newest_rows, state_uri
 from reliable_spark.ledger.counts import Counts
 from reliable_spark.ledger.ledger import Ledger
 
@@ -44,6 +45,12 @@ class Outcome(Counts):
     def pending_trees(self) -> DataFrame:
         """The trees that wait for their next attempt or their timeout, as they were at that moment."""
         return self._table("pending", self.pending_version)
+
+    def state(self, name: str) -> DataFrame:
+        """What the bolt of that name has put, as text: its frame's `key`, and under it each `name` with its `value`."""
+        assert self.spark is not None
+        rows = newest_rows(self.spark, state_uri(self.ledger, name))
+        return rows.selectExpr("key", "CAST(name AS STRING) AS name", "CAST(value AS STRING) AS value")
 
     def _table(self, name: str, version: int) -> DataFrame:
         assert self.spark is not None

@@ -23,6 +23,7 @@ from reliable_spark.engine.operators import (
     RunBolt,
     Transform,
 )
+from reliable_spark.engine.stateful import Stateful
 from reliable_spark.errors import UsageError
 
 
@@ -107,8 +108,21 @@ def may_fail(node: Node, level: int) -> bool:
 
 def may_split(node: Node) -> bool:
     """Tell whether a row may become several, so that a part of its tree can fail while another is a leaf."""
-    splitting = RunBolt | Explode | JoinStatic | Aggregate | Transform
+    splitting = RunBolt | Stateful | Explode | JoinStatic | Aggregate | Transform
     return any(isinstance(each.step, splitting) for each in walk(node)) or _branches(node)
+
+
+def stateful_steps(node: Node) -> list[Stateful]:
+    """The bolts of the graph that have a state."""
+    return [each.step for each in walk(node) if isinstance(each.step, Stateful)]
+
+
+def may_fail_after_state(node: Node) -> bool:
+    """Tell whether a step can fail a tuple after a state has changed because of its tree."""
+    failing = (RunBolt, FailWhen, Stateful)
+    return any(
+        isinstance(each.step, failing) and any(stateful_steps(parent) for parent in each.inputs) for each in walk(node)
+    )
 
 
 def _branches(node: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -65,6 +66,7 @@ class Evaluated:
         retried: attempts that failed and were repeated within the evaluation.
         duplicates: rows that share their message id with an earlier row of the batch.
         checksum_ok: whether one 64-bit checksum proved every tree complete or failed.
+        changes: what has to be changed in the states of bolts, to be stored with the verdict.
         trees: the incomplete trees with their source rows, as `settle_trees` takes them.
         many: the same where they are too many for the driver.
     """
@@ -75,6 +77,7 @@ class Evaluated:
     retried: int = 0
     duplicates: int = 0
     checksum_ok: bool = True
+    changes: tuple[str, ...] = ()
     trees: pa.Table | None = None
     many: ManyTrees | None = None
 
@@ -92,6 +95,14 @@ class Batches(Protocol):
 
     def evaluate(self, batch: Batch) -> Evaluated:
         """Evaluate a batch; nothing of it is visible afterwards."""
+        ...
+
+    def commit_states(self, changes: Sequence[str], batch_id: int) -> None:
+        """Make the changes of a settled batch part of the states; nothing where they are already."""
+        ...
+
+    def upkeep(self) -> None:
+        """Keep the states as quick as they were on the first day; changes no answer."""
         ...
 
     def release(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 
 import numpy as np
@@ -10,10 +9,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from reliable_spark.clock import Clock
-from reliable_spark.core.retries import RetryPolicy, delay_s
+from reliable_spark.core.retries import RetryPolicy, delay_s, is_dead
 from reliable_spark.engine.columns import ANCHOR, FAILURE, HELD
 from reliable_spark.engine.evaluation import Evaluation, Evaluator
-from reliable_spark.engine.failures import Known, Tree, has_siblings
+from reliable_spark.engine.failures import Known, Tree
 from reliable_spark.engine.lineage import column
 from reliable_spark.engine.protocol import Batch
 
@@ -47,9 +46,12 @@ class BackoffRounds:
         self.wait(attempt, is_held=bool(counted["held"]))
         return retried.select(ANCHOR)
 
-    def is_final(self, tree: Tree, attempt: int) -> bool:
-        """Tell whether a tree that failed this attempt is not tried again."""
-        return attempt >= self._policy.max_attempts or tree[FAILURE]["retry"] is False
+    def divided(self, trees: list[Tree], attempt: int) -> tuple[list[Tree], list[Tree]]:
+        """Divide trees that failed this attempt into those that are dead and those to try again."""
+        retry = np.array([tree[FAILURE]["retry"] is not False for tree in trees], dtype=np.bool_)
+        dead = is_dead(self._policy, np.full(len(trees), attempt), retry).tolist()
+        judged = list(zip(trees, dead, strict=True))
+        return [tree for tree, is_last in judged if is_last], [tree for tree, is_last in judged if not is_last]
 
     def wait(self, attempt: int, *, is_held: bool) -> None:
         """Wait until the attempt after this one may be made."""
@@ -74,15 +76,16 @@ def once_in_rounds(evaluator: Evaluator, rounds: BackoffRounds, batch: Batch, fa
     """
     poison, retried = evaluator.known, 0
     try:
-        for attempt in itertools.count(1):
+        attempt = 0
+        while True:
+            attempt += 1
             evaluation = evaluator.once(batch, failures_max)
             if evaluation is None:
                 return None
             new = [tree for tree in evaluation.trees if not _is_dead(evaluator.known.get(tree[ANCHOR]))]
             is_repeatable = attempt == 1 or all(tree[ANCHOR] in evaluator.known for tree in new)
-            dead = [tree for tree in new if rounds.is_final(tree, attempt)]
-            again = [tree for tree in new if not rounds.is_final(tree, attempt)]
-            if is_repeatable and not again and not any(map(has_siblings, dead)):
+            dead, again = rounds.divided(new, attempt)
+            if is_repeatable and not again and not any(map(evaluator.is_partial, dead)):
                 evaluation.retried = retried
                 return evaluation
             evaluator.sink.discard(evaluation.prepared)
@@ -95,7 +98,38 @@ def once_in_rounds(evaluator: Evaluator, rounds: BackoffRounds, batch: Batch, fa
                 rounds.wait(attempt, is_held=any(tree["status"] == HELD for tree in again))
     finally:
         evaluator.known = poison
-    return None
+
+
+def once_without_partial(evaluator: Evaluator, batch: Batch, failures_max: int) -> Evaluation | None:
+    """Evaluate a batch at once, and again without the trees that failed after a part of them had gone into a state.
+
+    Guarantee: of a tree that is not complete nothing is in a state, nor in the sink.
+
+    Args:
+        evaluator: the query's.
+        batch: the rows.
+        failures_max: more failures than this are not for the driver to handle.
+
+    Returns:
+        None when the batch has to be traced. Cost: one evaluation, and one more whenever such trees were found.
+    """
+    poison = evaluator.known
+    try:
+        while True:
+            evaluation = evaluator.once(batch, failures_max)
+            if evaluation is None:
+                return None
+            partial = [
+                tree
+                for tree in evaluation.trees
+                if not _is_dead(evaluator.known.get(tree[ANCHOR])) and evaluator.is_partial(tree)
+            ]
+            if not partial:
+                return evaluation
+            evaluator.sink.discard(evaluation.prepared)
+            evaluator.known = evaluator.known | {tree[ANCHOR]: Known(None, tree[FAILURE]) for tree in partial}
+    finally:
+        evaluator.known = poison
 
 
 def _is_dead(known: Known | None) -> bool:

@@ -53,6 +53,7 @@ class Tracer:
     evaluator: Evaluator
     rounds: BackoffRounds | None = None
     retried: int = 0
+    _reports: list[str] = field(default_factory=list)
     _kept: list[DataFrame] = field(default_factory=list)
 
     def trace(self, batch: Batch) -> Evaluation:
@@ -72,29 +73,31 @@ class Tracer:
             incomplete_count=count,
             duplicates=duplicates,
             retried=self.retried,
+            changes=tuple(self._reports),
         )
 
     def _trees(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
         """The leaves of all trees, and the trees that are not complete."""
         node = self.evaluator.node
-        exits = TracedExits()
+        self._reports = []
+        exits = TracedExits(self._reports)
         given = self.evaluator.given(rows, exits)
         levels: list[Level] = []
         for number, barrier in enumerate(node.barriers):
             levels.append(self._level(barrier.inputs[0], given, exits, number))
             grouped = _aggregate(barrier).apply([levels[-1].leaves], self.evaluator.context(exits, None), number)
-            given, exits = {id(barrier): self.keep(grouped)}, TracedExits()
+            given, exits = {id(barrier): self.keep(grouped)}, TracedExits(self._reports)
         levels.append(self._level(node, given, exits, len(node.barriers)))
         return levels[-1].leaves, self.keep(self._roots_of(levels))
 
     def _whole_trees(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
         """The leaves of complete trees only.
 
-        A tree that is not complete may have gone into groups that are: the groups are then made again without
-        it, until none of what is left fails. Nothing was visible of the evaluations before.
+        A tree that is not complete may have gone into groups that are, or into a state: these are then made again
+        without it, until none of what is left fails. Nothing was visible of the evaluations before.
         """
         leaves, incomplete = self._trees(rows)
-        if not self.evaluator.node.barriers:
+        if not self.evaluator.node.barriers and not self.evaluator.has_state:
             return self.keep(without_trees(leaves, incomplete)), incomplete
         found = [incomplete]
         while not found[-1].isEmpty():
@@ -147,7 +150,7 @@ class Tracer:
             if number == 0:
                 self.retried += again.count()
             given = {node: _next_attempt(frame, again, attempt) for node, frame in given.items()}
-            exits = TracedExits()
+            exits = TracedExits(self._reports)
         return Level(_union(done), self.keep(_union(dead)))
 
     def _round(

@@ -14,17 +14,16 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from reliable_spark.bolts import HOLD, BatchContext, Bolt, TupleRow, children_of
+from reliable_spark.bolts import HOLD, BatchContext, Bolt, children_of
 from reliable_spark.engine.columns import (
-    ATTEMPT,
     CHILD_COUNT,
     CHILD_INDEX,
     FAILURE,
     HELD,
     LINEAGE,
-    MESSAGE_ID,
     OVERFLOW,
 )
+from reliable_spark.engine.given import context_of, part_of, takes_context, tuple_rows
 from reliable_spark.engine.results import Parents, array_of, read_arrow, read_pandas
 
 ERROR_CHARACTERS_MAX: Final = 2_000
@@ -93,7 +92,7 @@ class BoltTask:
         """
         names = [name for name in batch.schema.names if name not in LINEAGE]
         rows = batch.select(names)
-        context = BatchContext(batch.column(MESSAGE_ID), batch.column(ATTEMPT))
+        context = context_of(batch)
         by_row = self.bolt.kind == "row"
         answers = self._run_rows(rows, context) if by_row else self._run_batch(rows, context, 0)
         return self.lay_out(batch, answers)
@@ -102,7 +101,7 @@ class BoltTask:
         function, failures = self.bolt.function, {}
         children: list[Mapping[str, Any]] = []
         parents: list[int] = []
-        for position, row in enumerate(_tuple_rows(rows, context)):
+        for position, row in enumerate(tuple_rows(rows, context)):
             try:
                 result = function(row)
                 if type(result) is dict:
@@ -169,13 +168,13 @@ class BoltTask:
                 empty = [pa.array([], type=output.type) for output in self.output]
                 return Answers(np.empty(0, dtype=np.int64), empty, {offset: self._failure(error)})
         half = rows.num_rows // 2
-        left = self._run_batch(rows.slice(0, half), _slice(context, 0, half), offset)
-        right = self._run_batch(rows.slice(half), _slice(context, half, None), offset + half)
+        left = self._run_batch(rows.slice(0, half), part_of(context, 0, half), offset)
+        right = self._run_batch(rows.slice(half), part_of(context, half, None), offset + half)
         columns = [pa.concat_arrays(pair) for pair in zip(left.columns, right.columns, strict=True)]
         return Answers(np.concatenate([left.parents, right.parents]), columns, left.failures | right.failures)
 
     def _call_batch(self, rows: pa.RecordBatch, context: BatchContext) -> tuple[Parents, list[pa.Array]]:
-        arguments = (context,) if _takes_context(self.bolt.function) else ()
+        arguments = (context,) if takes_context(self.bolt) else ()
         if self.bolt.kind == "arrow":
             result = self.bolt.function(rows, *arguments)
             return read_arrow(result, rows.num_rows, self.output)
@@ -209,37 +208,32 @@ class BoltTask:
         childless = np.flatnonzero(counts == 0)
         parents = np.concatenate([answers.parents, childless])
         index = np.concatenate([_running_index(answers.parents), np.zeros(len(childless), dtype=np.int64)])
-        columns = [pa.concat_arrays([column, pa.nulls(len(childless), column.type)]) for column in answers.columns]
-        made = len(answers.parents)
-        failures = [answers.failures.get(position) for position in childless.tolist()]
-        failure = pa.concat_arrays([pa.nulls(made, FAILURE_ARROW), pa.array(failures, type=FAILURE_ARROW)])
-        names = [*self.output.names, *LINEAGE, CHILD_INDEX, CHILD_COUNT, FAILURE]
-        arrays = [*columns, *_lineage_of(batch, parents), pa.array(index), pa.array(counts[parents]), failure]
+        columns = [_with_nulls(column, len(childless)) for column in answers.columns]
+        failure = pa.nulls(len(answers.parents), FAILURE_ARROW)
+        if len(childless):
+            failures = [answers.failures.get(position) for position in childless.tolist()]
+            failure = pa.concat_arrays([failure, pa.array(failures, type=FAILURE_ARROW)])
+        lineage = [name for name in LINEAGE if name in batch.schema.names]
+        names = [*self.output.names, *lineage, CHILD_INDEX, CHILD_COUNT, FAILURE]
+        arrays = [
+            *columns,
+            *_taken(batch.select(lineage).columns, parents),
+            pa.array(index),
+            pa.array(counts[parents]),
+            failure,
+        ]
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _lineage_of(batch: pa.RecordBatch, parents: Parents) -> list[pa.Array]:
-    columns = [batch.column(name) for name in LINEAGE]
-    if len(parents) == batch.num_rows and (parents == np.arange(len(parents))).all():
+def _with_nulls(column: pa.Array, count: int) -> pa.Array:
+    return pa.concat_arrays([column, pa.nulls(count, column.type)]) if count else column
+
+
+def _taken(columns: list[pa.Array], parents: Parents) -> list[pa.Array]:
+    if len(parents) == len(columns[0]) and (parents == np.arange(len(parents))).all():
         return columns
     taken = pa.array(parents)
     return [column.take(taken) for column in columns]
-
-
-def _tuple_rows(rows: pa.RecordBatch, context: BatchContext) -> Iterator[TupleRow]:
-    names = rows.schema.names
-    columns = [_values_of(column) for column in rows.columns]
-    values = zip(*columns, strict=True) if columns else iter([()] * rows.num_rows)
-    for position, value in enumerate(values):
-        row = TupleRow(zip(names, value))  # noqa: B905 - a value has as many parts as there are columns
-        row.context, row.position = context, position
-        yield row
-
-
-def _values_of(column: pa.Array) -> list[Any]:
-    # asked for dicts, Arrow makes every value in Python: only where there is a map
-    values: list[Any] = column.to_pylist(maps_as_pydicts="strict") if "map<" in str(column.type) else column.to_pylist()
-    return values
 
 
 def _running_index(parents: Parents) -> Parents:
@@ -254,16 +248,6 @@ def _running_index(parents: Parents) -> Parents:
     index = np.empty(len(parents), dtype=np.int64)
     index[order] = running
     return index
-
-
-def _slice(context: BatchContext, start: int, length: int | None) -> BatchContext:
-    return BatchContext(context.message_ids.slice(start, length), context.attempts.slice(start, length))
-
-
-def _takes_context(function: Any) -> bool:
-    code = getattr(function, "__code__", None)
-    required = code.co_argcount - len(getattr(function, "__defaults__", None) or ()) if code else 1
-    return required - (1 if hasattr(function, "__self__") else 0) >= 2
 
 
 def _safe_text(value: Any) -> str:

@@ -17,7 +17,7 @@ class Counts:
         anchored: source rows taken in.
         acked: rows whose whole tree was done.
         dead: rows that are dead letters.
-        pending: rows that still wait for an answer.
+        pending: rows that still wait for an answer, here or in a later stage.
         failed_attempts: attempts that failed, were lost or timed out, over all trees.
         replayed: attempts after the first.
         lost: trees of which the last attempt lost a part.
@@ -57,7 +57,7 @@ class Counts:
 LOST = "lost"
 """The error class under which a tree is stored when the XOR of its answers did not reach 0."""
 
-COUNTED = ("anchored", "acked", "failed", "lost", "timed_out", "replayed", "emitted")
+COUNTED = ("anchored", "acked", "failed", "lost", "timed_out", "replayed", "emitted", "in_flight")
 """The columns of `batches` that counts are made of."""
 
 
@@ -83,7 +83,7 @@ def count_sums(sums: Mapping[str, int], pending: pa.Table, dead_letters: pa.Tabl
         anchored=sums["anchored"],
         acked=sums["acked"],
         dead=dead_letters.num_rows,
-        pending=pending.num_rows,
+        pending=pending.num_rows + sums["in_flight"],
         failed_attempts=sums["failed"] + sums["lost"] + sums["timed_out"],
         replayed=sums["replayed"],
         lost=count_lost(pending) + count_lost(dead_letters),

@@ -70,17 +70,20 @@ class BatchRecord:
     timed_out: int = 0
     dead: int = 0
     emitted: int = 0
+    in_flight: int = 0
     duplicates: int = 0
     checksum_ok: bool = True
     sink_actions: tuple[str, ...] = ()
     sink_version: int | None = None
+    state_changes: tuple[str, ...] = ()
+    stages: str | None = None
 
 
 class Ledger:
     """A ledger that is open for writing. One writer at a time.
 
-    Guarantee: `settle` is atomic although it writes three tables. The row of `batches` comes last and
-    names the versions of the others that belong to it; opening undoes what came after them.
+    Guarantee: `settle` is atomic although it writes three tables. The row of `batches` comes last and names the
+    versions of the others that belong to it; opening undoes what came after them.
 
     Args:
         path: where it lies, for messages and for Spark.
@@ -90,8 +93,7 @@ class Ledger:
     """
 
     def __init__(self, path: str, payload: pa.DataType, tables: Tables, lock: WriterLock | None = None) -> None:
-        self.path, self._writer_lock = path, lock
-        self.lock = threading.RLock()
+        self.path, self._writer_lock, self.lock = path, lock, threading.RLock()
         self._batches = tables.open("batches")
         self.ledger_id = check_version(self._batches)["ledger_id"]
         self._pending, self._dead_letters = tables.open("pending"), tables.open("dead_letters")
@@ -99,8 +101,8 @@ class Ledger:
         rows = self._batches.read().sort_by("batch_id")
         self.last: dict[str, Any] | None = rows.slice(rows.num_rows - 1).to_pylist()[0] if rows.num_rows else None
         self._sums: Counter[str] = Counter(sums_of(rows))
-        origins = rows.select(["query_id", "source_batch_id", "source_offsets"]).to_pylist()
-        self._settled = {(row["query_id"], row["source_batch_id"]): row["source_offsets"] for row in origins}
+        origins = (rows[name].to_pylist() for name in ("query_id", "source_batch_id", "source_offsets"))
+        self._settled = {(query_id, batch_id): offsets for query_id, batch_id, offsets in zip(*origins, strict=True)}
         self._undo_unsettled()
         self._pending_rows = self._pending.read()
         self.journal = Journal(tables.open("journal"))
@@ -222,7 +224,6 @@ class Ledger:
         row = asdict(record) | {
             "pending_version": self._pending.version,
             "dead_letters_version": self._dead_letters.version,
-            "sink_actions": list(record.sink_actions),
         }
         effects.debug("write batches")
         self._batches.write(pa.Table.from_pylist([row], schema=BATCHES), record.batch_id, "append")
@@ -283,9 +284,10 @@ class Ledger:
 def _cleared(batches: pa.Table, last: dict[str, Any]) -> pa.Table:
     """The rows of `batches`, of which only the last one says what may still have to be committed."""
     before = batches.filter(pc.less(batches["batch_id"], last["batch_id"])).sort_by("batch_id")
-    place, field = before.schema.get_field_index("sink_actions"), before.schema.field("sink_actions")
-    cleared = before.set_column(place, field, pa.nulls(before.num_rows, field.type))
-    return pa.concat_tables([cleared, pa.Table.from_pylist([last], schema=before.schema)])
+    for name in ("sink_actions", "state_changes"):
+        place, field = before.schema.get_field_index(name), before.schema.field(name)
+        before = before.set_column(place, field, pa.nulls(before.num_rows, field.type))
+    return pa.concat_tables([before, pa.Table.from_pylist([last], schema=before.schema)])
 
 
 def _check_payload(pending: Table, payload: pa.DataType) -> None:

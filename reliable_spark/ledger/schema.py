@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from reliable_spark.errors import SchemaError
 
-LEDGER_VERSION: Final = 2
+LEDGER_VERSION: Final = 3
 """Raised whenever a ledger written by this version could be misread by an older one."""
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -31,20 +31,25 @@ BATCHES: Final = pa.schema(
         ("timed_out", pa.int64()),
         ("dead", pa.int64()),
         ("emitted", pa.int64()),
+        ("in_flight", pa.int64()),
         ("duplicates", pa.int64()),
         ("checksum_ok", pa.bool_()),
         ("pending_version", pa.int64()),
         ("dead_letters_version", pa.int64()),
         ("sink_actions", pa.list_(pa.string())),
         ("sink_version", pa.int64()),
+        ("state_changes", pa.list_(pa.string())),
+        ("stages", pa.string()),
     ]
 )
 """One row per settled batch, written last: it is the commit point of the ledger.
 
 The two versions say which state of the other tables belongs to it, so a crash between two tables leaves
-nothing that a reader would see. `sink_actions` is what this batch may still have to commit to its sink; upkeep
-clears it in all rows but the last. `sink_version` is the sink's version as it was before this batch.
-`source_offsets` is a hash of what the streaming source's offsets were.
+nothing that a reader would see. `sink_actions` is what this batch may still have to commit to its sink, and
+`state_changes` to the states of its bolts; upkeep clears both in all rows but the last. `sink_version` is the
+sink's version as it was before this batch. `in_flight` is by how many trees the batch changed the number of those that
+wait in later stages, `stages` what is known of them as JSON. `source_offsets` is a hash of what the streaming source's
+offsets were.
 """
 
 JOURNAL: Final = pa.schema(

@@ -112,21 +112,22 @@ class LedgerTable:
 
     Args:
         uri: where the table lies.
+        opened: the table, if somebody has opened it already.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, opened: DeltaTable | None = None) -> None:
         self.uri = uri
         directory = local_directory(uri)
         # read by Arrow alone where it can: Python's part in it would race with the end of the interpreter
         self._files = SubTreeFileSystem(str(directory), LocalFileSystem()) if directory else None
         with ledger_errors("read", uri):
-            self._table = DeltaTable(uri)
+            self._table = opened or DeltaTable(uri)
 
     @classmethod
     def create(cls, uri: str, schema: pa.Schema, description: str = "") -> LedgerTable:
         """Create the table empty, or open it where it exists already."""
         with ledger_errors("create", uri):
-            DeltaTable.create(
+            made = DeltaTable.create(
                 uri,
                 schema,
                 mode="ignore",
@@ -134,7 +135,7 @@ class LedgerTable:
                 description=description,
                 configuration=_configuration(),
             )
-        return cls(uri)
+        return cls(uri, made)
 
     @property
     def version(self) -> int:

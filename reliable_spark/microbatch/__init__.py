@@ -2,5 +2,6 @@
 
 from reliable_spark.microbatch.cluster import Here, SparkCluster
 from reliable_spark.microbatch.engine import MicroBatchEngine
+from reliable_spark.microbatch.states import with_states_below
 
-__all__ = ["Here", "MicroBatchEngine", "SparkCluster"]
+__all__ = ["Here", "MicroBatchEngine", "SparkCluster", "with_states_below"]

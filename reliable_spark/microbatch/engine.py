@@ -10,20 +10,20 @@ from __future__ import annotations
 from typing import Any
 
 from reliable_spark.clock import Clock, ManualClock
-from reliable_spark.core.graph import CHECKPOINT_SPOUT
-from reliable_spark.errors import UsageError
+from reliable_spark.core.graph import ACKER, CHECKPOINT_SPOUT
 from reliable_spark.microbatch.cluster import Cluster
 from reliable_spark.microbatch.parcels import LAST, Address, Arrival, Parcel, arrivals, opened, upright
 from reliable_spark.microbatch.pickling import send_hidden_modules_by_value, woken
+from reliable_spark.microbatch.states import check_shared
 from reliable_spark.microbatch.work import BatchWorld, Done, Recipe, Step, Work
 from reliable_spark.process.base import TopologyEngine
 from reliable_spark.process.crew import Crew, Task
 from reliable_spark.process.starting import with_ackers
+from reliable_spark.process.world import Watch
 from reliable_spark.settings import Settings
-from reliable_spark.topology.bolts import BasicBolt, BasicBoltExecutor, RichBolt
+from reliable_spark.topology.bolts import BasicBolt, BatchingBolt, RichBolt, innermost
 from reliable_spark.topology.builder import Topology
 from reliable_spark.topology.windowed import WindowedBolt
-from reliable_spark.topology.windowed_executor import WindowedBoltExecutor
 
 ROUNDS_MAX = 10_000
 """How many tuples each spout task is asked for, at most, before what they emitted is processed."""
@@ -37,10 +37,11 @@ class MicroBatchEngine(TopologyEngine):
         settings: how.
         cluster: where bolts and ackers run.
         clock: the time; a simulated one by default.
-        is_watched: whether what is emitted and answered is kept for a test.
+        watch: who looks; a test by default.
 
     Raises:
-        UsageError: a bolt, or what it holds between two steps, cannot be pickled, or has a state.
+        SettingsError: there are stateful bolts, and their states would lie in the memory of one process.
+        UsageError: a bolt, or what it holds between two steps, cannot be pickled.
     """
 
     _world: BatchWorld
@@ -51,17 +52,21 @@ class MicroBatchEngine(TopologyEngine):
         settings: Settings,
         cluster: Cluster,
         clock: Clock | None = None,
-        is_watched: bool = True,
+        watch: Watch | None = None,
     ) -> None:
         if CHECKPOINT_SPOUT in topology.graph.components:
-            raise UsageError("stateful bolts do not run on Spark yet: use engine='process'")
+            check_shared(settings)
         graph, tasks = with_ackers(topology.graph, settings)
-        world = BatchWorld(graph, tasks, settings, clock or ManualClock(), is_watched)
-        bolts = {name: each for name, each in topology.components.items() if isinstance(each, RichBolt)}
-        elsewhere = [name for name, each in graph.components.items() if each.kind == "bolt"]
+        world = BatchWorld(graph, tasks, settings, clock or ManualClock(), watch=watch or Watch())
+        bolts = {
+            name: each
+            for name, each in topology.components.items()
+            if isinstance(each, RichBolt) and not isinstance(innermost(each), BatchingBolt)
+        }
+        elsewhere = [name for name, each in graph.components.items() if name in bolts or name == ACKER]
         send_hidden_modules_by_value()
         real_clock = None if isinstance(clock, ManualClock) else clock
-        self._recipe = Recipe(graph, tasks, bolts, settings, real_clock, is_watched).packed()
+        self._recipe = Recipe(graph, tasks, bolts, settings, real_clock, world.is_watched).packed()
         self._bolts = bolts
         self._cluster = cluster
         self._states: dict[int, bytes | None] = {task: None for name in elsewhere for task in tasks[name]}
@@ -127,8 +132,8 @@ class MicroBatchEngine(TopologyEngine):
             self._in_flight += each.parcels
             if each.died_at is not None:
                 self._died_at[each.task] = each.died_at
-            for (metric, key, now_s), amount in each.counted.items():
-                world.counts[each.task].add(metric, key, now_s, amount)
+            for second, counted in each.counted:
+                world.counts[each.task].add_all(second, counted)
         errors = [(place, each.task, error) for each in done for place, error in each.reported]
         for _, task, error in sorted(errors, key=lambda report: report[:2]):
             world.report(world.component_of[task], error)
@@ -139,12 +144,13 @@ class MicroBatchEngine(TopologyEngine):
             world.clock.advance(max((each.now_s for each in done), default=world.now_s) - world.now_s)
 
     def _deliver_here(self, here: dict[int, list[Arrival]]) -> None:
-        """Let the spouts hear of answers and ticks."""
+        """Let the spouts hear of answers and ticks, and the bolts that run here of their tuples."""
         world = self._world
         for place, (task, content) in _merged(here):
             arrived = upright(content, world.graph)
             if task not in self._died_at or arrived.is_tick:
                 world.place = place
+                world.read_time()
                 try:
                     self._deliver(task, arrived)
                 finally:
@@ -209,5 +215,4 @@ def _raise_misuse(done: list[Done]) -> None:
 
 
 def _cleans_up(bolt: RichBolt) -> bool:
-    user = bolt.bolt if isinstance(bolt, BasicBoltExecutor | WindowedBoltExecutor) else bolt
-    return type(user).cleanup not in (RichBolt.cleanup, BasicBolt.cleanup, WindowedBolt.cleanup)
+    return type(innermost(bolt)).cleanup not in (RichBolt.cleanup, BasicBolt.cleanup, WindowedBolt.cleanup)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from reliable_spark.clock import Clock, ManualClock
 from reliable_spark.core.graph import Graph
-from reliable_spark.core.ids import xxhash64
-from reliable_spark.core.statistics import Key, Metric
+from reliable_spark.core.ids import numbered_ids, xxhash64
+from reliable_spark.core.statistics import Amounts, Key, TaskCounts
 from reliable_spark.errors import OperatingError, UsageError
 from reliable_spark.microbatch.parcels import LAST, Address, Arrival, Outbox, Parcel, flat, opened, upright
 from reliable_spark.microbatch.pickling import kept, packed, unpacked, woken
 from reliable_spark.process.acker_task import AckerRunner
 from reliable_spark.process.bolt_task import BoltTask
 from reliable_spark.process.starting import Starter
-from reliable_spark.process.world import World
+from reliable_spark.process.world import Watch, World
 from reliable_spark.settings import Settings
 from reliable_spark.topology.bolts import RichBolt
 from reliable_spark.topology.builder import Topology
@@ -105,7 +104,7 @@ class Done:
         state: the task, kept; None: it could not be.
         parcels: what it sent.
         seen: what it emitted, for a test.
-        counted: its statistics, by metric, key and time.
+        counted: its statistics, by second and key.
         reported: its errors, each with the place of the tuple in hand.
         died_at: the place of the tuple that killed it last.
         misuse: what the caller must hear of, with its place.
@@ -116,7 +115,7 @@ class Done:
     state: bytes | None
     parcels: Sequence[Parcel[Address]]
     seen: Sequence[Parcel[Key]]
-    counted: Mapping[tuple[Metric, Key, float], float]
+    counted: Sequence[tuple[float, Mapping[Key, Amounts]]]
     reported: Sequence[tuple[int, BaseException]]
     died_at: int | None
     misuse: tuple[int, BaseException] | None
@@ -131,10 +130,24 @@ class BatchWorld(World):
         super().__post_init__()
         self.outbox: Outbox[Address] = Outbox()
         self.place = LAST
+        self.send = self._pack
 
-    def send(self, task: int, sent: Tuple) -> None:
+    def _pack(self, delivery: tuple[int, Tuple]) -> None:
         """Pack a tuple, with the place of the one in hand."""
+        task, sent = delivery
         self.outbox.put(Address(task, sent.is_tick), self.place, flat(sent))
+
+
+class StepCounts(TaskCounts):
+    """What a task counts in one step, by second: the driver has the windows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[tuple[float, Mapping[Key, Amounts]]] = []
+
+    def add_all(self, now_s: float, counted: Mapping[Key, Amounts]) -> None:
+        """Write it down."""
+        self.seconds.append((now_s, dict(counted)))
 
 
 class TaskWorld(BatchWorld):
@@ -142,19 +155,11 @@ class TaskWorld(BatchWorld):
 
     def begin(self, task: int, step: Step) -> None:
         """Ids are functions of the task, the step and a count: a second evaluation gives the same."""
-        self._seed = xxhash64(task, step.number)
+        self.new_id = partial(next, numbered_ids(xxhash64(task, step.number)))
         self.seen: Outbox[Key] = Outbox()
-        self.counted: defaultdict[tuple[Metric, Key, float], float] = defaultdict(float)
+        self.counted = StepCounts()
+        self.counts[task] = self.counted
         self.reported: list[tuple[int, BaseException]] = []
-
-    def new_id(self) -> int:
-        """A 64-bit id that no other emission of this run has."""
-        self._ids_given += 1
-        return xxhash64(self._ids_given, seed=self._seed)
-
-    def count(self, task: int, metric: Metric, key: Key, amount: float = 1) -> None:
-        """Write down a count."""
-        self.counted[metric, key, self.now_s] += amount
 
     def report(self, component: str, error: BaseException) -> None:
         """Write down an error."""
@@ -186,9 +191,8 @@ class _Run:
         clock = recipe.clock or ManualClock()
         if isinstance(clock, ManualClock):
             clock.advance(step.now_s)
-        self._world = TaskWorld(
-            recipe.graph, recipe.tasks, recipe.settings, clock, recipe.is_watched, elapsed_s=step.now_s
-        )
+        watch = Watch(recipe.is_watched)
+        self._world = TaskWorld(recipe.graph, recipe.tasks, recipe.settings, clock, watch, elapsed_s=step.now_s)
         self._world.begin(work.task, step)
         self._starter = Starter(self._world, Topology(recipe.graph, recipe.bolts))
         self._work = work
@@ -202,12 +206,13 @@ class _Run:
             state = self._executed()
         except Exception as error:
             self._misuse = (world.place, portable(error))
+        world.keep_counts()
         return Done(
             self._work.task,
             state,
             world.outbox.take(),
             world.seen.take(),
-            dict(world.counted),
+            world.counted.seconds,
             world.reported,
             self._died_at,
             self._misuse,
@@ -217,6 +222,7 @@ class _Run:
     def _executed(self) -> bytes | None:
         """The task after its tuples."""
         world, work = self._world, self._work
+        world.read_time()
         world.place = _FIRST + work.task  # what it sends while it starts comes before all else
         running = self._starter.bolt(work.task) if work.state is None else woken(work.state, world)
         if work.is_closing:

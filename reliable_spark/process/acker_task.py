@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from reliable_spark.core.acker import NO_TASK, Kind, Verdict
+from reliable_spark.core.acker import Kind, Verdict
 from reliable_spark.core.acker_task import AckerTask, Message
-from reliable_spark.core.statistics import Metric
 from reliable_spark.process.outbound import Outbound
 from reliable_spark.process.world import World
 from reliable_spark.topology.context import TopologyContext
@@ -34,7 +33,7 @@ class AckerRunner:
     def __init__(self, world: World, context: TopologyContext) -> None:
         self.acker = AckerTask(world.settings.high_water)
         self._world = world
-        self._context = context
+        self._task = context.task
         self._outbound = Outbound(world, context)
 
     @property
@@ -43,13 +42,13 @@ class AckerRunner:
         return len(self.acker)
 
     def deliver(self, input: Tuple) -> None:
-        """Take one message or tick."""
-        self._world.count(self._context.task, Metric.EXECUTED, (input.source_component, input.source_stream))
-        if input.is_tick:
-            self.acker.rotate()
+        """Take one message or tick, at the time that was read last."""
+        world, stream = self._world, input.source_stream
+        world.counts[self._task].fresh[input.source_component, stream].executed += 1
+        if stream not in _KINDS:
+            self.acker.rotate()  # a tick
             return
-        root, value, task = (*input.values, 0, NO_TASK)[:3]
-        answer = self.acker.take(Message(_KINDS[input.source_stream], root, value, task), self._world.now_s)
+        answer = self.acker.take(Message(_KINDS[stream], *input.values), world.read_at_s)
         if answer is not None:
             self._outbound.tell(answer.task, _ANSWERS[answer.verdict], [answer.anchor, answer.age_s * 1000])
 

@@ -13,12 +13,15 @@ from typing import Any
 
 from reliable_spark.clock import ManualClock
 from reliable_spark.core.graph import SYSTEM, TICK_STREAM
+from reliable_spark.core.pressure import ReceiveQueue
 from reliable_spark.core.statistics import ALL_TIME, ComponentStatistics, Metric, component_statistics
 from reliable_spark.errors import OperatingError, UsageError
 from reliable_spark.process.acker_task import AckerRunner
+from reliable_spark.process.bolt_task import BoltTask
 from reliable_spark.process.crew import Crew, Task
 from reliable_spark.process.spout_task import SpoutExecutor, SpoutTask
 from reliable_spark.process.world import World
+from reliable_spark.topology.checkpoint_spout import CheckpointSpout
 from reliable_spark.topology.tuples import Tuple
 
 IDLE_STEP_S = 1.0
@@ -41,10 +44,11 @@ class TopologyEngine(ABC):
         self._crew = crew
         self._ticks = crew.ticks()
         self._is_active = False
+        self._has_user_emitted = False
         self._idle_step_s = IDLE_STEP_S
         if crew.coordinator:
             self._idle_step_s = min(IDLE_STEP_S, world.settings.checkpoint_interval_s)
-            self._run(until_s=float("inf"))  # states are initialised and checkpointed once before there are tuples
+            self._begin_states(crew.coordinator)
         self.activate()
 
     # ------------------------------------------------------------------------------------------- running
@@ -66,7 +70,12 @@ class TopologyEngine(ABC):
 
     def run_once(self) -> bool:
         """One round; says whether anything happened."""
+        self._has_user_emitted = False
         return self._round(until_s=float("inf"))
+
+    def is_checkpointing_alone(self) -> bool:
+        """Whether nothing but a checkpoint can have made the last `run_once` busy: no spout of the user's emitted."""
+        return self._crew.coordinator is not None and not self._has_user_emitted
 
     def activate(self) -> None:
         """Let the spouts emit."""
@@ -134,13 +143,24 @@ class TopologyEngine(ABC):
         tasks = self._world.tasks[component]
         chosen = tasks if task is None else [tasks[task]]
         now_s = self._world.now_s
+        self._world.keep_counts()
         counts = [self._world.counts[each] for each in chosen]
         return int(sum(each.total(Metric.EXECUTED, ALL_TIME, now_s, lambda key: True) for each in counts))
 
+    def queue(self, component: str, task: int) -> ReceiveQueue[Any]:
+        """The receive queue of one task, where tasks have one.
+
+        Raises:
+            UsageError: here a step takes everything that is queued.
+        """
+        raise UsageError("this engine has no queue for each task: a step takes everything that is queued")
+
     def statistics(self, component: str) -> ComponentStatistics:
         """The component's page of Storm's UI."""
+        now_s = self._world.now_s
+        self._world.keep_counts()
         counts = [self._world.counts[task] for task in self._world.tasks[component]]
-        return component_statistics(component, counts, self._world.now_s)
+        return component_statistics(component, counts, now_s)
 
     # ------------------------------------------------------------------------------------------- one round
 
@@ -152,13 +172,21 @@ class TopologyEngine(ABC):
     def _drop_queued(self, task: int) -> None:
         """A task died: what is queued for it is lost, but its ticks, which may stand for a whole executor."""
 
+    def _may_emit(self, task: int) -> bool:
+        """Whether back-pressure lets a spout be asked for a tuple."""
+        return True
+
+    def _pass_time(self, until_s: float) -> bool:
+        """With nothing left to do now, go on to when there is, if tasks have a time of their own."""
+        return False
+
     def _running(self, task: int) -> Task:
         return self._crew.tasks[task]
 
     def _run(self, until_s: float) -> None:
         """Rounds until one finds nothing to do, or bolts have spent more time than there was."""
         quiet_since_s, rounds = self._world.now_s, 0
-        while self._round(until_s) and self._world.now_s <= until_s:
+        while (self._round(until_s) or self._pass_time(until_s)) and self._world.now_s <= until_s:
             rounds = rounds + 1 if self._world.now_s == quiet_since_s else 0
             quiet_since_s = self._world.now_s
             if rounds > STEPS_MAX:
@@ -169,24 +197,49 @@ class TopologyEngine(ABC):
         self._ring()
         delivered = self._drain(until_s)
         emitted = self._world.now_s <= until_s and self._ask_spouts()
-        return delivered or emitted
+        return delivered or emitted or self._flush()
+
+    def _begin_states(self, coordinator: SpoutExecutor) -> None:
+        """Initialise states, and checkpoint them once, before there are tuples; no longer, if the next one is due."""
+        [task] = coordinator.tasks.values()
+        spout = task.user
+        assert isinstance(spout, CheckpointSpout)
+        while not spout.has_checkpointed and self._round(until_s=float("inf")):
+            pass
+
+    def _flush(self) -> bool:
+        """Nothing else is to be done: let the bolts that batch run what waits."""
+        bolts = [task for task, running in self._crew.tasks.items() if isinstance(running, BoltTask)]
+        return any(self._guarded(task, partial(self._flush_task, task)) for task in bolts)
+
+    def _flush_task(self, task: int) -> bool:
+        running = self._crew.tasks[task]
+        return isinstance(running, BoltTask) and running.flush()
 
     def _ring(self) -> None:
-        if self._ticks.next_due_s <= self._world.now_s:
-            for period_s, task in self._ticks.ring(self._world.now_s):
-                self._world.send(task, Tuple([period_s], ("rate_secs",), SYSTEM, TICK_STREAM, -1))
+        now_s = self._world.now_s
+        if self._ticks.next_due_s <= now_s:
+            for period_s, task in self._ticks.ring(now_s):
+                self._world.send((task, Tuple([period_s], ("rate_secs",), SYSTEM, TICK_STREAM, -1)))
 
     def _deliver(self, task: int, arrived: Tuple) -> None:
+        """Let a tuple arrive at the time that was read last; after a user's code it is read again."""
         running = self._crew.tasks[task]
-        if arrived.is_tick and isinstance(running, SpoutTask):
+        if isinstance(running, SpoutTask) and arrived.is_tick:
             self._expire(running.executor)
-        else:
-            self._guarded(task, partial(running.deliver, arrived))
+            return
+        try:  # as `_guarded`, without a call in between: this is done for every tuple
+            running.deliver(arrived)
+        except UsageError:
+            raise
+        except Exception as error:
+            self._died(task, error)
 
     def _expire(self, executor: SpoutExecutor) -> None:
         """Fail what timed out; a task that dies of it does not keep the others from hearing of theirs."""
         for late in executor.rotate():
             self._guarded(late.task, partial(executor.tasks[late.task].failed, late))
+        self._world.read_time()
 
     def _ask_spouts(self) -> bool:
         """One call of `next_tuple` for each task of each executor that is not throttled.
@@ -196,8 +249,10 @@ class TopologyEngine(ABC):
         emitted = False
         for executor in self._crew.spout_executors:
             if (self._is_active or executor is self._crew.coordinator) and not executor.is_throttled:
-                for task in list(executor.tasks):
-                    emitted |= bool(self._guarded(task, executor.tasks[task].next_tuple))
+                for task in filter(self._may_emit, list(executor.tasks)):
+                    has_emitted = bool(self._guarded(task, executor.tasks[task].next_tuple))
+                    emitted |= has_emitted
+                    self._has_user_emitted |= has_emitted and executor is not self._crew.coordinator
         return emitted
 
     def _guarded(self, task: int, call: Callable[[], object]) -> object:
@@ -207,9 +262,12 @@ class TopologyEngine(ABC):
         except UsageError:
             raise
         except Exception as error:
-            self._world.report(self._world.component_of[task], error)
-            self._restart(task)
+            self._died(task, error)
             return False
+
+    def _died(self, task: int, error: Exception) -> None:
+        self._world.report(self._world.component_of[task], error)
+        self._restart(task)
 
     def _restart(self, task: int) -> None:
         self._drop_queued(task)

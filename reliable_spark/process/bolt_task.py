@@ -6,14 +6,14 @@ Source: Storm's `executor/bolt/BoltExecutor`, `executor/bolt/BoltOutputCollector
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from reliable_spark.core.graph import DEFAULT_STREAM
-from reliable_spark.core.statistics import Metric
 from reliable_spark.errors import UsageError
 from reliable_spark.process.outbound import Outbound
 from reliable_spark.process.world import World
-from reliable_spark.topology.bolts import Anchors, RichBolt
+from reliable_spark.topology.bolts import Anchors, BatchingBolt, RichBolt, innermost
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.tuples import Tuple
 
@@ -24,58 +24,57 @@ class BoltCollector:
     def __init__(self, world: World, context: TopologyContext) -> None:
         self._world = world
         self._context = context
+        self._task = context.task
         self._outbound = Outbound(world, context)
 
     def emit(self, values: Sequence[Any], anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> list[int]:
         """Send a tuple to the tasks that the stream's groupings choose."""
-        parents = _as_anchors(anchors)
-        targets = self._outbound.targets(values, stream)
-        self._outbound.send(values, stream, targets, lambda: self._new_edges(parents))
-        return targets
+        parents = (anchors,) if type(anchors) is Tuple else _as_anchors(anchors)
+        return self._outbound.emit(values, stream, partial(self._new_edges, parents))
 
     def emit_direct(
         self, task: int, values: Sequence[Any], anchors: Anchors = None, stream: str = DEFAULT_STREAM
     ) -> None:
         """Send a tuple to one task by its id."""
-        parents = _as_anchors(anchors)
-        targets = self._outbound.direct_targets(task, values, stream)
-        self._outbound.send(values, stream, targets, lambda: self._new_edges(parents))
+        self._outbound.emit_direct(task, values, stream, partial(self._new_edges, _as_anchors(anchors)))
 
     def ack(self, input: Tuple) -> None:
         """Take the tuple out of its trees and announce what was anchored to it, in one message per tree."""
-        if not self._world.is_tracking:
+        world = self._world
+        ackers = world.ackers
+        if not ackers:
             return
+        took_s = world.read_time() - input.executed_at_s
         for root, edge in input.edges.items():
-            self._outbound.tell_acker("__ack_ack", [root, edge ^ input.children_val])
-        self._count(Metric.ACKED, input)
-        self._count(Metric.PROCESS_MS, input, (self._world.now_s - input.executed_at_s) * 1000)
+            self._outbound.tell(ackers[root % len(ackers)], "__ack_ack", [root, edge ^ input.children_val])
+        counted = world.counts[self._task].fresh[input.source_component, input.source_stream]
+        counted.acked += 1
+        counted.process_ms += took_s * 1000
 
     def fail(self, input: Tuple) -> None:
         """Fail every tree of the tuple."""
         if not self._world.is_tracking:
             return
         for root in input.edges:
-            self._outbound.tell_acker("__ack_fail", [root])
-        self._count(Metric.FAILED, input)
+            self._outbound.tell(self._world.acker_of(root), "__ack_fail", [root])
+        self._world.counts[self._task].fresh[input.source_component, input.source_stream].failed += 1
 
     def reset_timeout(self, input: Tuple) -> None:
         """Let the timeout of every tree of the tuple begin anew."""
         for root in input.edges:
-            self._outbound.tell_acker("__ack_reset_timeout", [root])
+            self._outbound.tell(self._world.acker_of(root), "__ack_reset_timeout", [root])
 
     def report_error(self, error: BaseException) -> None:
         """Keep the error for whoever looks."""
         self._world.report(self._context.component, error)
 
-    def _count(self, metric: Metric, input: Tuple, amount: float = 1) -> None:
-        self._world.count(self._context.task, metric, (input.source_component, input.source_stream), amount)
-
     def _new_edges(self, anchors: Sequence[Tuple]) -> Mapping[int, int]:
         """One delivery's share of each tree; a tuple named twice as anchor gives two ids that do not cancel."""
         edges: dict[int, int] = {}
+        new_id = self._world.new_id
         for anchor in anchors:
             if anchor.edges:
-                edge = self._world.new_id()
+                edge = new_id()
                 anchor.children_val ^= edge
                 for root in anchor.edges:
                     edges[root] = edges.get(root, 0) ^ edge
@@ -97,19 +96,28 @@ class BoltTask:
     ) -> None:
         self.user = bolt
         self._world = world
-        self._context = context
+        self._task = context.task
         bolt.prepare(configuration, context, BoltCollector(world, context))
 
     def deliver(self, input: Tuple) -> None:
-        """Execute one tuple; whatever the user's code raises comes through."""
-        world, task = self._world, self._context.task
-        key = (input.source_component, input.source_stream)
-        input.executed_at_s = world.now_s
-        world.count(task, Metric.EXECUTED, key)
+        """Execute one tuple, at the time that was read last; whatever the user's code raises comes through."""
+        world, key = self._world, (input.source_component, input.source_stream)
+        counts = world.counts[self._task]
+        input.executed_at_s = world.read_at_s
+        counts.fresh[key].executed += 1
         try:
             self.user.execute(input)
         finally:
-            world.count(task, Metric.EXECUTE_MS, key, (world.now_s - input.executed_at_s) * 1000)
+            took_s = world.read_time() - input.executed_at_s
+            counts.fresh[key].execute_ms += took_s * 1000
+
+    def flush(self) -> bool:
+        """Let a bolt that batches run what waits; says whether anything did."""
+        user = innermost(self.user)
+        if not isinstance(user, BatchingBolt):
+            return False
+        self._world.read_time()
+        return user.flush()
 
     def close(self) -> None:
         """Let the user's bolt clean up."""

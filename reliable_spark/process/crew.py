@@ -9,11 +9,12 @@ from reliable_spark.core.statistics import TaskCounts
 from reliable_spark.process.acker_task import AckerRunner
 from reliable_spark.process.bolt_task import BoltTask
 from reliable_spark.process.spout_task import SpoutExecutor, SpoutTask
-from reliable_spark.process.starting import PENDING_KEY, TICK_KEY, Starter
+from reliable_spark.process.starting import PENDING_KEY, Starter
 from reliable_spark.process.stateful import fit_states
 from reliable_spark.process.ticks import Ticks, Timer
 from reliable_spark.process.world import World
 from reliable_spark.topology.builder import Topology
+from reliable_spark.topology.context import TICK_KEY
 
 Task = BoltTask | SpoutTask | AckerRunner
 
@@ -53,7 +54,8 @@ class Crew:
     def restart(self, task: int) -> None:
         """Let a task die, with the trees of a spout's, and start it again from a fresh copy."""
         if task in self._executor_of:
-            self._executor_of[task].forget(task)
+            for each in self._executor_of[task].forget(task):
+                self._world.saw_end(self._world.component_of[task], each.message_id, "lost")
         self.tasks[task] = self._started(task)
 
     def ticks(self) -> Ticks:

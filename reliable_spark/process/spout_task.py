@@ -5,13 +5,13 @@ Source: Storm's `executor/spout/SpoutExecutor`, `executor/spout/SpoutOutputColle
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from reliable_spark.core.graph import DEFAULT_STREAM
-from reliable_spark.core.statistics import Metric
 from reliable_spark.core.timeouts import RotatingMap
-from reliable_spark.process.outbound import Outbound
+from reliable_spark.process.outbound import NewEdges, Outbound
 from reliable_spark.process.world import World
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.spouts import Spout
@@ -47,10 +47,12 @@ class SpoutExecutor:
         """One tick: what has been pending for more than one whole period is due to be failed, by its own task."""
         return list(self.pending.rotate().values())
 
-    def forget(self, task: int) -> None:
-        """A task died: its trees have nobody to be told to."""
-        for root in [root for root, each in self.pending.items() if each.task == task]:
+    def forget(self, task: int) -> list[Pending]:
+        """A task died: its trees, which these are, have nobody to be told to."""
+        forgotten = [(root, each) for root, each in self.pending.items() if each.task == task]
+        for root, _ in forgotten:
             self.pending.remove(root)
+        return [each for _, each in forgotten]
 
 
 class SpoutCollector:
@@ -68,15 +70,13 @@ class SpoutCollector:
         self, values: Sequence[Any], stream: str = DEFAULT_STREAM, message_id: Hashable | None = None
     ) -> list[int]:
         """Send a tuple; with a message id its tree is tracked."""
-        targets = self._outbound.targets(values, stream)
-        self._send(values, stream, targets, message_id)
-        return targets
+        return self._tracked(partial(self._outbound.emit, values, stream), values, stream, message_id)
 
     def emit_direct(
         self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM, message_id: Hashable | None = None
     ) -> None:
         """Send a tuple to one task by its id."""
-        self._send(values, stream, self._outbound.direct_targets(task, values, stream), message_id)
+        self._tracked(partial(self._outbound.emit_direct, task, values, stream), values, stream, message_id)
 
     def pending_count(self) -> int:
         """How many tracked tuples of this executor have no answer yet."""
@@ -86,14 +86,22 @@ class SpoutCollector:
         """Keep the error for whoever looks."""
         self._world.report(self._context.component, error)
 
-    def _send(self, values: Sequence[Any], stream: str, targets: list[int], message_id: Hashable | None) -> None:
-        self.emits += 1
+    def _tracked(
+        self,
+        send: Callable[[NewEdges], list[int]],
+        values: Sequence[Any],
+        stream: str,
+        message_id: Hashable | None,
+    ) -> list[int]:
+        """Send a tuple as a tree of its own, if it has a message id."""
         if message_id is None or not self._world.is_tracking:
-            self._outbound.send(values, stream, targets, dict)
+            targets = send(dict)
+            self.emits += 1
             if message_id is not None:
-                self._world.saw_answer(self._world.acks, self._context.component, message_id)
+                self._world.saw_message(self._context.component, stream, message_id, values)
+                self._world.saw_ack(self._context.component, message_id)
                 self._spout.ack(message_id)  # without ackers a tuple counts as done once it is emitted
-            return
+            return targets
         root, init_val = self._world.new_id(), 0
 
         def new_edges() -> Mapping[int, int]:
@@ -102,9 +110,12 @@ class SpoutCollector:
             init_val ^= edge
             return {root: edge}
 
-        self._outbound.send(values, stream, targets, new_edges)
+        targets = send(new_edges)
+        self.emits += 1
         self._executor.pending.put(root, Pending(self._context.task, stream, message_id))
-        self._outbound.tell_acker("__ack_init", [root, init_val, self._context.task])
+        self._world.saw_message(self._context.component, stream, message_id, values)
+        self._outbound.tell(self._world.acker_of(root), "__ack_init", [root, init_val, self._context.task])
+        return targets
 
 
 class SpoutTask:
@@ -156,11 +167,12 @@ class SpoutTask:
             self._acked(pending, age_ms)
         else:
             self.failed(pending)
+        self._world.read_time()
 
     def failed(self, pending: Pending) -> None:
         """Fail one of the task's own trees."""
-        self._world.count(self._context.task, Metric.FAILED, (self._context.component, pending.stream))
-        self._world.saw_answer(self._world.fails, self._context.component, pending.message_id)
+        self._world.counts[self._context.task].fresh[self._context.component, pending.stream].failed += 1
+        self._world.saw_end(self._context.component, pending.message_id, "failed")
         self.user.fail(pending.message_id)
 
     def close(self) -> None:
@@ -168,8 +180,8 @@ class SpoutTask:
         self.user.close()
 
     def _acked(self, pending: Pending, age_ms: float) -> None:
-        key = (self._context.component, pending.stream)
-        self._world.count(self._context.task, Metric.ACKED, key)
-        self._world.count(self._context.task, Metric.COMPLETE_MS, key, age_ms)
-        self._world.saw_answer(self._world.acks, self._context.component, pending.message_id)
+        counted = self._world.counts[self._context.task].fresh[self._context.component, pending.stream]
+        counted.acked += 1
+        counted.complete_ms += age_ms
+        self._world.saw_ack(self._context.component, pending.message_id)
         self.user.ack(pending.message_id)

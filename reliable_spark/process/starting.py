@@ -19,10 +19,9 @@ from reliable_spark.process.world import World
 from reliable_spark.settings import Settings
 from reliable_spark.topology.bolts import RichBolt
 from reliable_spark.topology.builder import Topology
-from reliable_spark.topology.context import TopologyContext
+from reliable_spark.topology.context import TICK_KEY, TopologyContext
 from reliable_spark.topology.spouts import Spout
 
-TICK_KEY = "topology.tick.tuple.freq.secs"
 PENDING_KEY = "topology.max.spout.pending"
 
 

@@ -32,7 +32,7 @@ def state_keys(world: World) -> dict[str, Any]:
             f"checkpoint_interval_s={settings.checkpoint_interval_s} must be less than "
             f"message_timeout_s={settings.message_timeout_s}: tuples are acked at a checkpoint and would time out first"
         )
-    provider = provider_of(settings.topology.state_provider, settings.topology.state_provider_config)
+    provider = provider_of(settings.topology.state_provider or "memory", settings.topology.state_provider_config)
     return {PROVIDER_KEY: provider, INTERVAL_KEY: settings.checkpoint_interval_s * 1000}
 
 

@@ -5,7 +5,8 @@ Source: Storm's `executor/Executor.setupTicks`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 @dataclass
@@ -28,22 +29,29 @@ class Timer:
         return round((self.rung + 1) * self.period_s, 6)
 
 
-@dataclass
 class Ticks:
-    """All timers of a topology."""
+    """All timers of a topology.
 
-    timers: list[Timer] = field(default_factory=list)
+    Attributes:
+        next_due_s: when the next timer rings; infinity when there is none.
 
-    @property
-    def next_due_s(self) -> float:
-        """When the next timer rings; infinity when there is none."""
-        return min((timer.due_s for timer in self.timers), default=float("inf"))
+    Args:
+        timers: all of them.
+    """
+
+    def __init__(self, timers: Sequence[Timer]) -> None:
+        self._timers = timers
+        self.next_due_s = self._next_due_s()
 
     def ring(self, now_s: float) -> list[tuple[float, int]]:
         """Every (period, task) that is due by now, once per ring, earlier rings first."""
         due: list[tuple[float, float, int]] = []
-        for timer in self.timers:
+        for timer in self._timers:
             while timer.due_s <= now_s:
                 due += [(timer.due_s, timer.period_s, task) for task in timer.tasks]
                 timer.rung += 1
+        self.next_due_s = self._next_due_s()
         return [(period_s, task) for _, period_s, task in sorted(due, key=lambda ring: ring[0])]
+
+    def _next_due_s(self) -> float:
+        return min((timer.due_s for timer in self._timers), default=float("inf"))

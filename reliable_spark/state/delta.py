@@ -6,6 +6,7 @@ folding its own rows in their order. Now and then a task's rows are replaced by 
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +24,9 @@ from reliable_spark.state.serializers import JsonSerializer, Serializer
 
 COMPACT_EVERY: Final = 64
 """After how many steps a task's rows are replaced by what they fold to."""
+
+WRITE_TRIES: Final = 10
+"""How often a step is written again because a compaction came in between."""
 
 RETENTION_HOURS: Final = 1
 """How long old versions stay for readers."""
@@ -43,6 +47,9 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """A prepare has one row per changed key (no value: deleted) and one without a key; other steps have one row."""
+
+_open: dict[tuple[int, str, str], DeltaStore] = {}
+"""The stores that came from other processes, of which a worker of Spark has many tasks' in turn."""
 
 
 class Folded(NamedTuple):
@@ -87,6 +94,14 @@ class DeltaStore:
             self._table = DeltaTable(uri)
         self._folded, self._first, self._steps = self._read()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _store, (self._uri, self._namespace)
+
+    def catch_up(self) -> None:
+        """Read the rows again if another process has written any. Cost: a look at the log if none has."""
+        if self._newest_step() != self._steps:
+            self._folded, self._first, self._steps = self._read()
+
     def load(self) -> Stored:
         """What is prepared, and both txids."""
         return self._folded.stored
@@ -115,10 +130,24 @@ class DeltaStore:
             self._append(_ROLLBACK, None, {})
 
     def _append(self, action: str, txid: int | None, changes: Changes) -> None:
+        """Write one step. A compaction of another task's rows may be in the way, as often as there are such tasks."""
         step = self._steps + 1
-        self._write(_rows(self._namespace, step, action, txid, changes), step)
+        rows = _rows(self._namespace, step, action, txid, changes)
+        for tries_left in reversed(range(WRITE_TRIES)):
+            try:
+                self._write(rows, step)
+                break
+            except StateError as error:
+                if not (tries_left and isinstance(error.__cause__, CommitFailedError)):
+                    raise
         self._steps = step
         self._folded = fold(self._folded, action, txid, changes)
+
+    def _newest_step(self) -> int:
+        """The namespace's last step, whoever took it."""
+        with delta_errors("read", self._uri):
+            self._table.update_incremental()
+            return self._table.transaction_version(self._namespace) or 0
 
     def _compact(self) -> None:
         """Replace the rows by one commit of all pairs. Whoever is in the way wins: the next commit tries again."""
@@ -139,6 +168,10 @@ class DeltaStore:
 
     def _write(self, rows: pa.Table, step: int, is_replacing: bool = False) -> None:
         """One commit, with the step as the namespace's transaction: a task that was replaced cannot write any more."""
+        if self._newest_step() != self._steps:
+            raise StateError(
+                f"state {self._namespace!r}: another task has written to it since, and goes on in its place"
+            )
         properties = CommitProperties(app_transactions=[Transaction(self._namespace, step)])
         predicate = f"namespace = {_quoted(self._namespace)}" if is_replacing else None
         with delta_errors("write", self._uri):
@@ -161,6 +194,17 @@ class DeltaStore:
         return folded_so_far, min(steps, default=0), max(steps, default=0)
 
 
+def _store(uri: str, namespace: str) -> DeltaStore:
+    """A store that came from another process, as it is now; this one keeps it open."""
+    known = (os.getpid(), uri, namespace)
+    store = _open.get(known)
+    if store is None:
+        store = _open[known] = DeltaStore(uri, namespace)
+    else:
+        store.catch_up()
+    return store
+
+
 class DeltaStateProvider:
     """Keeps states in Delta tables, one per bolt, and outlives the process. A task's state has to fit its memory.
 
@@ -180,7 +224,7 @@ class DeltaStateProvider:
             StateError: the table cannot be read.
         """
         bolt, _, _ = namespace.rpartition("-")
-        store = DeltaStore(table_uri(self._path, _table_name(bolt or namespace)), namespace)
+        store = DeltaStore(table_uri(self._path, table_name(bolt or namespace)), namespace)
         return LayeredState(namespace, store, self._serializer, self._serializer)
 
 
@@ -199,7 +243,7 @@ def _rows(namespace: str, step: int, action: str, txid: int | None, changes: Cha
     return pa.table(columns, schema=SCHEMA)
 
 
-def _table_name(bolt: str) -> str:
+def table_name(bolt: str) -> str:
     """The bolt's id where a directory can have it as its name, else with codes for what it cannot have."""
     return re.sub(r"[^A-Za-z0-9_$.-]", lambda found: f"~{ord(found[0]):x}~", bolt)
 

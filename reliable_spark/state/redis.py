@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from redis import Redis, RedisError
@@ -157,11 +158,23 @@ def _content(marked: bytes) -> bytes | None:
     return None if marked == _DELETED else marked[len(_VALUE) :]
 
 
+@lru_cache
 def _client(
     host: str = "localhost", port: int = 6379, timeout: float = 2000, database: int = 0, password: str | None = None
 ) -> Redis:
-    timeout_s = timeout / 1000
-    return Redis(host, port, database, password, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
+    return _Client(host, port, timeout, database, password)
+
+
+class _Client(Redis):
+    """A client that can be sent to another process, where it connects anew, once for all states."""
+
+    def __init__(self, host: str, port: int, timeout: float, database: int, password: str | None) -> None:
+        timeout_s = timeout / 1000
+        super().__init__(host, port, database, password, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
+        self._made_with = (host, port, timeout, database, password)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _client, self._made_with
 
 
 def _serializer(options: Mapping[str, Any], what: str) -> Serializer:

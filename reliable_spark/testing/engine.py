@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from reliable_spark.core.pressure import ReceiveQueue
 from reliable_spark.core.statistics import ComponentStatistics
 from reliable_spark.errors import UsageError, nearest
 from reliable_spark.process import ProcessEngine
@@ -75,15 +79,22 @@ class Engine(Protocol):
         """Tuples that one or all tasks executed."""
         ...
 
+    def queue(self, component: str, task: int) -> ReceiveQueue[Any]:
+        """The receive queue of one task."""
+        ...
+
     def statistics(self, component: str) -> ComponentStatistics:
         """The component's page of Storm's UI."""
         ...
 
 
 def _on_spark(topology: Topology, settings: Settings) -> Engine:
-    from reliable_spark.microbatch import MicroBatchEngine, SparkCluster
+    from reliable_spark.microbatch import MicroBatchEngine, SparkCluster, with_states_below
 
-    return MicroBatchEngine(topology, settings, SparkCluster())
+    home = tempfile.mkdtemp(prefix="reliable_spark_test_")
+    engine = MicroBatchEngine(topology, with_states_below(settings, home), SparkCluster())
+    weakref.finalize(engine, shutil.rmtree, home, ignore_errors=True)
+    return engine
 
 
 ENGINES: dict[str, Callable[[Topology, Settings], Engine]] = {"process": ProcessEngine, "spark": _on_spark}

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from reliable_spark.core.graph import DEFAULT_STREAM
+from reliable_spark.core.pressure import ReceiveQueue
 from reliable_spark.core.statistics import ComponentStatistics
 from reliable_spark.errors import UsageError, nearest
 from reliable_spark.settings import Settings
@@ -149,6 +150,15 @@ class TestTopology:
         """How many tuples one task, or all of a component, executed since the topology began; ticks count."""
         self._check(component, task or 0)
         return self._engine.executed(component, task)
+
+    def queue(self, component: str, task: int = 0) -> ReceiveQueue[Any]:
+        """What waits for one task: its length, how much of it has overflowed, how much was dropped.
+
+        Raises:
+            UsageError: the engine has no such queues.
+        """
+        self._check(component, task)
+        return self._engine.queue(component, task)
 
     def statistics(self, component: str) -> ComponentStatistics:
         """What Storm's UI shows of a component; `__acker` is one too."""

@@ -4,6 +4,7 @@ from reliable_spark.topology.bolts import BasicBolt, BasicOutputCollector, Outpu
 from reliable_spark.topology.builder import BoltDeclarer, CustomStreamGrouping, SpoutDeclarer, Topology, TopologyBuilder
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer
+from reliable_spark.topology.frame_spout import DataFrameSpout
 from reliable_spark.topology.join import JoinBolt, JoinSide
 from reliable_spark.topology.log_spout import Log, LogSpout, LogSpoutSettings, Record
 from reliable_spark.topology.spouts import Spout, SpoutOutputCollector
@@ -17,6 +18,7 @@ __all__ = [
     "BoltDeclarer",
     "Count",
     "CustomStreamGrouping",
+    "DataFrameSpout",
     "Duration",
     "JoinBolt",
     "JoinSide",

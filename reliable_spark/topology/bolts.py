@@ -6,7 +6,7 @@ Source: Storm's `topology/IRichBolt`, `topology/IBasicBolt`, `topology/BasicBolt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from reliable_spark.bolts import Fail
 from reliable_spark.core.graph import DEFAULT_STREAM
@@ -97,20 +97,35 @@ class RichBolt(_Component):
         """Called when the topology is closed, not when the task dies."""
 
 
-class BasicOutputCollector:
-    """What a basic bolt emits through: every tuple is anchored to the one in hand."""
+class BatchingBolt(RichBolt):
+    """A rich bolt that lets tuples wait for each other. It runs in the program that submitted the topology.
 
-    def __init__(self, collector: OutputCollector, input: Tuple) -> None:
+    Its engine calls `flush` when nothing is queued and no spout has anything to emit; so no tuple waits for ever.
+    """
+
+    def flush(self) -> bool:
+        """Emit, ack and fail what waits; says whether anything did."""
+        raise NotImplementedError
+
+
+class BasicOutputCollector:
+    """What a basic bolt emits through: every tuple is anchored to the one in hand.
+
+    Attributes:
+        input: the tuple in hand. Source: Storm's `setContext`.
+    """
+
+    def __init__(self, collector: OutputCollector) -> None:
         self._collector = collector
-        self._input = input
+        self.input: Tuple | None = None
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> list[int]:
         """Send a tuple anchored to the one in hand; see `OutputCollector.emit`."""
-        return self._collector.emit(values, self._input, stream)
+        return self._collector.emit(values, self.input, stream)
 
     def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
         """Send a tuple to one task, anchored to the one in hand; see `OutputCollector.emit_direct`."""
-        self._collector.emit_direct(task, values, self._input, stream)
+        self._collector.emit_direct(task, values, self.input, stream)
 
     def report_error(self, error: BaseException) -> None:
         """Show an error to whoever watches the topology."""
@@ -141,14 +156,33 @@ class BasicBolt(_Component):
         """Called when the topology is closed, not when the task dies."""
 
 
-class BasicBoltExecutor(RichBolt):
-    """Runs a basic bolt as a rich one: one ack or one fail per tuple, never both.
+class Wrapped(Protocol):
+    """What every kind of user's bolt has."""
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the streams that are emitted to."""
+        ...
+
+    def component_configuration(self) -> Mapping[str, Any]:
+        """Storm keys that hold for this component alone."""
+        ...
+
+    def cleanup(self) -> None:
+        """Called when the topology is closed."""
+        ...
+
+
+UserBolt = TypeVar("UserBolt", bound=Wrapped)
+
+
+class BoltWrapper(RichBolt, Generic[UserBolt]):
+    """A rich bolt that runs a user's bolt: what the user's declares, configures and keeps is the wrapper's too.
 
     Args:
         bolt: the user's.
     """
 
-    def __init__(self, bolt: BasicBolt) -> None:
+    def __init__(self, bolt: UserBolt) -> None:
         self.bolt = bolt
 
     @property
@@ -164,15 +198,33 @@ class BasicBoltExecutor(RichBolt):
         """As the user's bolt has it."""
         return self.bolt.component_configuration()
 
+    def cleanup(self) -> None:
+        """Clean up the user's bolt."""
+        self.bolt.cleanup()
+
+
+def innermost(bolt: RichBolt) -> Any:
+    """The user's own object, whatever it is wrapped in."""
+    user: Any = bolt
+    while isinstance(user, BoltWrapper):
+        user = user.bolt
+    return user
+
+
+class BasicBoltExecutor(BoltWrapper[BasicBolt]):
+    """Runs a basic bolt as a rich one: one ack or one fail per tuple, never both."""
+
     def prepare(self, configuration: Mapping[str, Any], context: TopologyContext, collector: OutputCollector) -> None:
         """Prepare the user's bolt."""
         self._collector = collector
+        self._basic = BasicOutputCollector(collector)
         self.bolt.prepare(configuration, context)
 
     def execute(self, input: Tuple) -> None:
         """Execute, then ack, or fail and report."""
+        self._basic.input = input
         try:
-            self.bolt.execute(input, BasicOutputCollector(self._collector, input))
+            self.bolt.execute(input, self._basic)
         except UsageError:
             raise  # the program is wrong, not the tuple
         except self.bolt.failing as error:
@@ -181,7 +233,3 @@ class BasicBoltExecutor(RichBolt):
             self._collector.fail(input)
         else:
             self._collector.ack(input)
-
-    def cleanup(self) -> None:
-        """Clean up the user's bolt."""
-        self.bolt.cleanup()

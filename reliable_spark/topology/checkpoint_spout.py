@@ -42,6 +42,8 @@ class CheckpointSpout(Spout):
     Guarantee: what a transaction may have reached is stored before it begins and after each of its answers, so that
     a coordinator that starts again, as every one does, in recovery, knows whether to roll back or forward. An action
     that fails begins a recovery at once; one of a recovery that fails is sent again when an interval has passed.
+
+    `has_checkpointed` says whether it has brought a checkpoint of its own to its end.
     """
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
@@ -59,7 +61,7 @@ class CheckpointSpout(Spout):
         self._store.put(_STARTS, self._store.get(_STARTS, 0) + 1)
         self._save(self.state)
         self._attempt: Attempt = (self._store.get(_STARTS, 0), 0)
-        self.is_recovering, self._is_in_progress = True, False
+        self.is_recovering, self._is_in_progress, self.has_checkpointed = True, False, False
         self._begun_s = self._retry_s = float("-inf")
 
     def next_tuple(self) -> None:
@@ -78,6 +80,7 @@ class CheckpointSpout(Spout):
         """Every bolt did it."""
         if message_id == self.state.txid:
             is_over = self._action() is Action.INITSTATE
+            self.has_checkpointed |= self._action() is Action.COMMIT and not self.is_recovering
             self._save(next_state(self.state, self.is_recovering))
             self.is_recovering = self.is_recovering and not is_over
             self._retry_s = float("-inf")

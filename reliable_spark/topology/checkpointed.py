@@ -16,38 +16,17 @@ from reliable_spark.core.checkpoints import Action, last_seen
 from reliable_spark.core.graph import CHECKPOINT_SPOUT, CHECKPOINT_STREAM
 from reliable_spark.errors import StateError, UsageError
 from reliable_spark.state.base import StateProvider
-from reliable_spark.topology.bolts import OutputCollector, RichBolt
+from reliable_spark.topology.bolts import BoltWrapper, OutputCollector, RichBolt
 from reliable_spark.topology.checkpoint_collectors import AnchoringCollector, HoldingCollector
 from reliable_spark.topology.checkpoint_spout import PROVIDER_KEY, CheckpointSpout
 from reliable_spark.topology.context import TopologyContext
-from reliable_spark.topology.declarer import OutputFieldsDeclarer
 from reliable_spark.topology.spouts import Spout
 from reliable_spark.topology.stateful import StatefulBolt
 from reliable_spark.topology.tuples import Tuple
 
 
-class CheckpointForwarder(RichBolt):
-    """Runs a bolt without a state: tuples go straight to it, barriers through it once they are on every input.
-
-    Args:
-        bolt: the user's.
-    """
-
-    def __init__(self, bolt: RichBolt) -> None:
-        self.bolt = bolt
-
-    @property
-    def state(self) -> Any:
-        """The user's bolt's state."""
-        return self.bolt.state  # type: ignore[attr-defined] # a bolt need not have one
-
-    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """As the user's bolt declares; the builder adds the barriers."""
-        self.bolt.declare_output_fields(declarer)
-
-    def component_configuration(self) -> Mapping[str, Any]:
-        """As the user's bolt has it."""
-        return self.bolt.component_configuration()
+class CheckpointForwarder(BoltWrapper[RichBolt]):
+    """Runs a bolt without a state: tuples go straight to it, barriers through it once they are on every input."""
 
     def prepare(self, configuration: Mapping[str, Any], context: TopologyContext, collector: OutputCollector) -> None:
         """Prepare the user's bolt."""
@@ -66,10 +45,6 @@ class CheckpointForwarder(RichBolt):
             self._behind_barrier.append(input)
         else:
             self._execute(input)
-
-    def cleanup(self) -> None:
-        """Clean up the user's bolt."""
-        self.bolt.cleanup()
 
     # ------------------------------------------------------------------------------------------- for subclasses
 
@@ -158,6 +133,7 @@ class StatefulBoltExecutor(CheckpointForwarder):
         provider: StateProvider = configuration[PROVIDER_KEY]
         self._state = provider.state(f"{context.component}-{context.task_index}")
         self._before_init: list[Tuple] = []
+        self._is_rolled_back = False
         super().prepare(configuration, context, collector)
 
     def _user_collector(self) -> OutputCollector:
@@ -165,10 +141,17 @@ class StatefulBoltExecutor(CheckpointForwarder):
         return self._held
 
     def _execute(self, input: Tuple) -> None:
-        if self._is_initialised:
+        if self._is_rolled_back:
+            # a part of its tree may have been rolled back and failed: it would be counted beside its replay
+            self._collector.fail(input)
+        elif self._is_initialised:
             self.bolt.execute(input)
         else:
             self._before_init.append(input)
+
+    def _act(self, barrier: Barrier) -> None:
+        super()._act(barrier)
+        self._is_rolled_back = barrier.action is Action.ROLLBACK
 
     def _prepare_state(self, txid: int) -> None:
         self.bolt.pre_prepare(txid)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from reliable_spark.clock import Clock
 from reliable_spark.core.graph import Graph
 from reliable_spark.errors import TopologyError, nearest
+
+TICK_KEY: Final = "topology.tick.tuple.freq.secs"
+"""The configuration of a component that makes it receive tick tuples, in seconds."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from reliable_spark.core.graph import DEFAULT_STREAM
 from reliable_spark.errors import TopologyError, UsageError
 from reliable_spark.topology.bolts import OutputCollector, RichBolt
-from reliable_spark.topology.context import TopologyContext
+from reliable_spark.topology.context import TICK_KEY, TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer, as_fields
 from reliable_spark.topology.tuples import Tuple
 
@@ -99,7 +99,7 @@ class JoinBolt(RichBolt):
 
     def component_configuration(self) -> Mapping[str, Any]:
         """Ticks, to see what has waited too long."""
-        return {"topology.tick.tuple.freq.secs": min(_TICK_S, self._within_s)}
+        return {TICK_KEY: min(_TICK_S, self._within_s)}
 
     def prepare(self, configuration: Mapping[str, Any], context: TopologyContext, collector: OutputCollector) -> None:
         """Keep the collector.

@@ -9,8 +9,11 @@ from typing import Any
 from reliable_spark.core.graph import SYSTEM, TICK_STREAM
 from reliable_spark.errors import ColumnError, nearest
 
+UNTRACKED: Mapping[int, int] = {}
+"""The edges of what nothing tracks: one mapping for all, since there are many such tuples."""
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, slots=True)
 class Tuple:
     """One delivery of one emitted tuple to one task. Two are equal only when they are the same object.
 
@@ -44,11 +47,12 @@ class Tuple:
         """
         if isinstance(key, int):
             return self.values[key]
-        if key not in self.fields:
+        try:
+            return self.values[self.fields.index(key)]
+        except ValueError:
             raise ColumnError(
                 f"the tuple from {self.source_component!r} has no field {key!r}{nearest(key, self.fields)}"
-            )
-        return self.values[list(self.fields).index(key)]
+            ) from None
 
     def as_dict(self) -> dict[str, Any]:
         """The values by field."""

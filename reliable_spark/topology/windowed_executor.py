@@ -9,13 +9,10 @@ from typing import Any, Protocol
 from reliable_spark.core.graph import CHECKPOINT_STREAM
 from reliable_spark.core.windows import CountWindows, OrderedCountWindows, TimeWindows, Watermarks
 from reliable_spark.errors import TopologyError, UsageError, nearest
-from reliable_spark.topology.bolts import OutputCollector, RichBolt
-from reliable_spark.topology.context import TopologyContext
-from reliable_spark.topology.declarer import OutputFieldsDeclarer
+from reliable_spark.topology.bolts import BoltWrapper, OutputCollector
+from reliable_spark.topology.context import TICK_KEY, TopologyContext
 from reliable_spark.topology.tuples import Tuple
 from reliable_spark.topology.windowed import Count, Duration, TupleWindow, WindowedBolt, WindowedCollector, Windowing
-
-_TICK_KEY = "topology.tick.tuple.freq.secs"
 
 
 class _TimedWindows(Protocol):
@@ -25,33 +22,17 @@ class _TimedWindows(Protocol):
     def advance(self, to: float) -> list[TupleWindow]: ...
 
 
-class WindowedBoltExecutor(RichBolt):
-    """Puts tuples into windows, fires them on ticks or on counts, and acks what leaves.
-
-    Args:
-        bolt: the user's.
-    """
-
-    def __init__(self, bolt: WindowedBolt) -> None:
-        self.bolt = bolt
-
-    @property
-    def state(self) -> Any:
-        """The user's bolt's state."""
-        return self.bolt.state  # type: ignore[attr-defined] # a bolt need not have one
-
-    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """As the user's bolt declares."""
-        self.bolt.declare_output_fields(declarer)
+class WindowedBoltExecutor(BoltWrapper[WindowedBolt]):
+    """Puts tuples into windows, fires them on ticks or on counts, and acks what leaves."""
 
     def component_configuration(self) -> Mapping[str, Any]:
         """As the user's bolt has it; ticks come as often as windows may fire."""
         windowing = self.bolt.windowing
         own = {**self.bolt.component_configuration()}
         if windowing.timestamp_field is not None:
-            own[_TICK_KEY] = windowing.watermark_interval_s
+            own[TICK_KEY] = windowing.watermark_interval_s
         elif isinstance(windowing.slide, Duration):
-            own[_TICK_KEY] = windowing.slide.seconds
+            own[TICK_KEY] = windowing.slide.seconds
         return own
 
     def prepare(self, configuration: Mapping[str, Any], context: TopologyContext, collector: OutputCollector) -> None:
@@ -83,10 +64,6 @@ class WindowedBoltExecutor(RichBolt):
             self._timed.add(input, self._now_s())
         elif self._counted is not None:
             self._fire(self._counted.add(input))
-
-    def cleanup(self) -> None:
-        """Clean up the user's bolt."""
-        self.bolt.cleanup()
 
     def _take(self, input: Tuple, at: float) -> None:
         assert self._timed is not None

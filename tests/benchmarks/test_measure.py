@@ -13,7 +13,7 @@ import pytest
 from deltalake import write_deltalake
 
 from benchmarks import __main__ as all_benchmarks
-from benchmarks import latency, scaling, settle, storm
+from benchmarks import latency, multilang, scaling, settle, storm
 from benchmarks.measure import HEADINGS, Line, Options, faster, in_turns, line_of, more, times
 from benchmarks.report import keep, kept, markdown, written
 
@@ -38,7 +38,7 @@ def test_a_bar_holds_from_its_side(ratio: float, least: bool, most: bool) -> Non
 
 
 def test_rounds_are_run_in_turns_after_a_warm_up() -> None:
-    """The first round is dropped unless it is the only one, and who is first changes."""
+    """The first rounds are dropped, who is first changes, and a fresh peer needs no warm-up."""
     calls: list[str] = []
 
     def call(name: str) -> int:
@@ -47,9 +47,12 @@ def test_rounds_are_run_in_turns_after_a_warm_up() -> None:
 
     ours, peer = partial(call, "ours"), partial(call, "peer")
     pairs = in_turns(ours, peer, Options())
-    assert calls == ["ours", "peer", "peer", "ours"] * 3
-    assert pairs == [(4, 3), (5, 6), (8, 7), (9, 10), (12, 11)]
+    assert calls == ["ours", "peer"] * 6 + ["peer", "ours", "ours", "peer"] * 2
+    assert pairs == [(11, 12), (14, 13), (15, 16), (18, 17), (19, 20)]
     assert len(in_turns(ours, peer, QUICK)) == 1
+    calls.clear()
+    in_turns(ours, peer, Options(), is_peer_fresh=True)
+    assert (calls[:6], calls.count("peer")) == (["ours"] * 5 + ["ours"], 5)
 
 
 def test_a_line_is_a_row_of_the_table() -> None:
@@ -139,9 +142,14 @@ def test_storm_is_skipped_where_it_is_not(
     monkeypatch.delenv("STORM_PEER", raising=False)
     monkeypatch.setattr(all_benchmarks, "REPORT", tmp_path / "page.md")
     storm.main(["--quick"])
-    all_benchmarks.main(["storm"])
-    assert capsys.readouterr().out.count("skipped: Storm's word count is needed") == 2
+    all_benchmarks.main(["storm", "multilang"])
+    assert capsys.readouterr().out.count("skipped: Storm's word count is needed") == 3
     assert not (tmp_path / "page.md").exists()
+
+
+def test_our_side_of_the_topology_counts_what_a_plain_loop_counts() -> None:
+    """It says so itself, so that nothing but equal counts is ever compared."""
+    multilang.count_words(["to be or", "not to be"], "process")
 
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,13 +42,15 @@ def test_a_task_that_was_replaced_cannot_write(tmp_path: Path) -> None:
     successor.put("a", 1)
     successor.prepare_commit(1)
     zombie.put("a", 2)
-    with pytest.raises(StateError, match="cannot write the state table"):
+    with pytest.raises(StateError, match="another task has written to it"):
         zombie.prepare_commit(1)
     assert provider.state("b-0").get("a") == 1
 
 
-def test_two_tasks_write_one_table(tmp_path: Path) -> None:
-    """Neither is in the way of the other, though both read the same version."""
+@pytest.mark.parametrize("compact_every", [delta.COMPACT_EVERY, 2])
+def test_two_tasks_write_one_table(compact_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is in the way of the other, though both read the same version; nor when one compacts its rows."""
+    monkeypatch.setattr(delta, "COMPACT_EVERY", compact_every)
     provider = DeltaStateProvider(str(tmp_path))
     states = [provider.state(f"b-{task}") for task in range(3)]
     for txid in range(3):

@@ -21,6 +21,7 @@ from reliable_spark.core.groupings import (
     random_target,
     round_robin_target,
     shuffled,
+    text_hash,
 )
 from reliable_spark.errors import UsageError
 
@@ -56,6 +57,12 @@ def test_a_key_has_one_task_and_equal_keys_the_same(key: list[Any], other: list[
 def test_equal_values_of_different_types_are_one_key(equal: list[Any]) -> None:
     """Equal numbers, bytes, sequences, sets, mappings and instants hash alike."""
     assert len({key_hash([each]) for each in equal}) == 1
+
+
+@given(st.text(max_size=80))
+def test_a_remembered_text_has_the_hash_of_its_key(text: str) -> None:
+    """Remembering it changes nobody's task."""
+    assert text_hash(text) == text_hash(text) == key_hash([text])
 
 
 def test_different_content_is_told_apart() -> None:

@@ -1,14 +1,25 @@
 from __future__ import annotations
 
 from functools import reduce
+from itertools import islice
 from operator import xor
+from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_spark.core.ids import hash_longs, hash_pairs, replay_id, root_id, share, shares, xxhash64
+from reliable_spark.core.ids import (
+    child_shares,
+    hash_longs,
+    hash_pairs,
+    numbered_ids,
+    replay_id,
+    root_id,
+    share,
+    xxhash64,
+)
 
 longs = st.integers(-(2**63), 2**63 - 1)
 
@@ -35,6 +46,12 @@ SPARK_HASHES: list[tuple[tuple[int | str | bool, ...], int]] = [
 def test_xxhash64_equals_spark(values: tuple[int | str | bool, ...], expected: int) -> None:
     """The hash is bit for bit the one Spark 4.2 computes in Catalyst."""
     assert xxhash64(*values) == expected
+
+
+@given(longs)
+def test_numbered_ids_are_hashes_of_their_numbers(seed: int) -> None:
+    """Also where one block of them ends and the next begins."""
+    assert list(islice(numbered_ids(seed), 510, 515)) == [xxhash64(number, seed=seed) for number in range(511, 516)]
 
 
 def test_xxhash64_of_nothing_is_the_seed() -> None:
@@ -134,17 +151,6 @@ def test_share_refuses_a_child_that_is_not(index: int, count: int) -> None:
         share(7, index, count)
 
 
-@given(splits=st.lists(st.tuples(longs, st.integers(0, 6)), max_size=12))
-def test_vectorised_shares_equal_scalar_ones(splits: list[tuple[int, int]]) -> None:
-    """The array version gives each parent's children in order, none for a count of 0."""
-    parents = np.array([parent for parent, _ in splits], dtype=np.int64)
-    counts = np.array([count for _, count in splits], dtype=np.int64)
-    expected = [share(parent, index, count) for parent, count in splits for index in range(count)]
-    children = shares(parents, counts)
-    assert children.dtype == np.int64
-    assert children.tolist() == expected
-
-
 @given(pairs=st.lists(st.tuples(longs, longs), min_size=1, max_size=20))
 def test_vectorised_hashes_equal_scalar_ones(pairs: list[tuple[int, int]]) -> None:
     """The numpy XXH64 of 8 bytes wraps exactly as libxxhash's does, alone and chained."""
@@ -154,16 +160,10 @@ def test_vectorised_hashes_equal_scalar_ones(pairs: list[tuple[int, int]]) -> No
     assert hash_pairs(first, second).tolist() == [xxhash64(left, right) for left, right in pairs]
 
 
-def test_shares_refuses_bad_counts() -> None:
-    """Counts that are negative or do not belong to the parents are an error."""
-    with pytest.raises(ValueError, match="negative"):
-        shares(np.array([1, 2]), np.array([1, -1]))
-    with pytest.raises(ValueError, match="one length"):
-        shares(np.array([1, 2]), np.array([1]))
-
-
-def test_shares_leave_the_arguments_alone() -> None:
-    """The arrays given are not written to."""
-    parents, counts = np.array([5, 6, 7]), np.array([2, 0, 3])
-    shares(parents, counts)
-    assert (parents.tolist(), counts.tolist()) == ([5, 6, 7], [2, 0, 3])
+@given(st.lists(st.tuples(longs, st.integers(1, 5)), max_size=20), st.randoms())
+def test_shares_of_children_in_any_order_equal_scalar_ones(splits: list[tuple[int, int]], random: Random) -> None:
+    """Each child is told from its own place alone."""
+    places = [(parent, index, count) for parent, count in splits for index in range(count)]
+    random.shuffle(places)
+    columns = [np.array(values, dtype=np.int64) for values in zip(*places, strict=True)] or [np.empty(0, np.int64)] * 3
+    assert child_shares(*columns).tolist() == [share(*place) for place in places]

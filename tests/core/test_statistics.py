@@ -73,3 +73,18 @@ def test_capacity_is_the_busiest_tasks_share_of_ten_minutes() -> None:
     assert page.inputs["s", "default"].execute_latency_ms == 100_000
     assert component_statistics("b", [busy], 20_000).capacity == 0
     assert set(page.windows) == {*WINDOWS_S, ALL_TIME}
+
+
+def test_what_is_fresh_is_in_no_window_until_it_is_kept() -> None:
+    """Kept under the time that is given, once; what is counted later is fresh again."""
+    counts, key = TaskCounts(), ("s", "default")
+    counts.fresh[key].emitted += 2
+    counts.fresh[key].complete_ms += 1.5
+    assert component_statistics("s", [counts], 0.0).emitted == 0
+    counts.keep(0.0)
+    counts.keep(700.0)
+    counts.fresh[key].emitted += 1
+    counts.keep(700.0)
+    page = component_statistics("s", [counts], 700.0)
+    assert (page.emitted, page.windows["600"].emitted) == (3, 1)
+    assert counts.total(Metric.COMPLETE_MS, ALL_TIME, 700.0, key.__eq__) == 1.5

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -127,6 +127,8 @@ class World:
     clock: rs.ManualClock = field(default_factory=rs.ManualClock)
     evaluations: list[dict[int, tuple[bool, list[Leaf]]]] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
+    state: Counter[int] = field(default_factory=Counter)
+    state_batches: set[int] = field(default_factory=set)
     in_hand: int | None = None
     crash_in: int | None = None
     trail: list[str] = field(default_factory=list)
@@ -139,6 +141,13 @@ class World:
                 self.crash_in = None
                 self.trail.append("CRASH")
                 raise Crash(effect)
+
+    def check_state(self) -> None:
+        """A state has counted every row that a settled evaluation was done with, once, and no other."""
+        done = Counter(
+            row for number in self.settled for row, (is_done, _) in self.evaluations[number].items() if is_done
+        )
+        assert self.state == done, f"the state is {self.state}, settled is {done}"
 
     def wrote(self, table: str, mode: Mode) -> None:
         """The commit point of the ledger: now the evaluation in hand is the one that counts."""
@@ -154,6 +163,7 @@ class MemoryBatches:
     world: World
     whole_trees: bool
     sink: Any
+    evaluated_ids: set[int] = field(default_factory=set)
 
     def of_source(self, rows: list[int], batch_id: int, begun_at: datetime) -> Batch:
         roots = [
@@ -176,6 +186,7 @@ class MemoryBatches:
 
     def evaluate(self, batch: Batch) -> Evaluated:
         self.world.reach("evaluate")
+        self.evaluated_ids.add(batch.batch_id)
         number = len(self.world.evaluations)
         leaves: list[Leaf] = []
         incomplete = []
@@ -189,8 +200,27 @@ class MemoryBatches:
             if status != "done":
                 incomplete.append(_incomplete(root, status))
         self.world.in_hand = number
+        self.world.check_state()
+        done = [row for row, (is_done, _) in self.world.evaluations[number].items() if is_done]
         trees = pa.Table.from_pylist(incomplete, schema=_TREES) if incomplete else None
-        return Evaluated(self.sink.prepare(leaves), len(batch.rows), len(leaves), trees=trees)
+        return Evaluated(
+            self.sink.prepare(leaves),
+            len(batch.rows),
+            len(leaves),
+            changes=(json.dumps(done),) if done else (),
+            trees=trees,
+        )
+
+    def commit_states(self, changes: Sequence[str], batch_id: int) -> None:
+        if batch_id not in self.world.state_batches:
+            self.world.reach("before commit of states")
+            self.world.state_batches.add(batch_id)
+            for change in changes:
+                self.world.state.update(json.loads(change))
+            self.world.reach("after commit of states")
+
+    def upkeep(self) -> None:
+        self.world.reach("upkeep of states")
 
     def release(self) -> None:
         pass

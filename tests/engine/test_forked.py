@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 import reliable_spark as rs
 from reliable_spark.bolts import Bolt, kind_of
-from reliable_spark.engine import forked
+from reliable_spark.engine import child, forked
 from reliable_spark.engine.columns import CHILD_COUNT, CHILD_INDEX, FAILURE, HELD, OVERFLOW
 from reliable_spark.engine.forked import ForkedTask
 from reliable_spark.engine.worker import BoltTask
@@ -265,17 +265,17 @@ def test_an_answer_may_be_larger_than_a_pipe(characters: int) -> None:
 
 def test_a_child_that_dies_with_half_an_answer_given_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """What came of an answer before its child died is not taken for the answer."""
-    pack = forked.HEADER.pack
+    pack = child.HEADER.pack
 
     class Longer:
-        size = forked.HEADER.size
-        unpack = forked.HEADER.unpack
+        size = child.HEADER.size
+        unpack = child.HEADER.unpack
 
         @staticmethod
         def pack(kind: bytes, failure_bytes: int, size: int) -> bytes:
             return pack(kind, failure_bytes, size + 1)
 
-    monkeypatch.setattr(forked, "HEADER", Longer)
+    monkeypatch.setattr(child, "HEADER", Longer)
     assert list(crashes_of(rows_of(ForkedTask(task_of(row_bolt(killed))), batch_of([3])))) == [0]
 
 

@@ -9,13 +9,14 @@ import itertools
 import os
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 import reliable_spark as rs
 from reliable_spark.engine import loop
 from reliable_spark.ledger.counts import Counts
-from tests.engine.simulation import SINKS, Crash, World, process
+from tests.engine.simulation import SINKS, Crash, MemoryBatches, World, process
 
 SEEDS = int(os.environ.get("RELIABLE_SPARK_SEEDS", "1500"))
 MODES = list(SINKS)
@@ -44,6 +45,15 @@ def simulate(seed: int) -> World:
     return world
 
 
+def commit_in_hand_only(batches: MemoryBatches, changes: Sequence[str], batch_id: int) -> None:
+    """Commit what this process has settled, and nothing that an earlier one has left behind."""
+    if batch_id in batches.evaluated_ids:
+        commit_states(batches, changes, batch_id)
+
+
+commit_states = MemoryBatches.commit_states
+
+
 def simulate_all(count: int) -> None:
     for seed in range(count):
         simulate(seed)
@@ -66,6 +76,8 @@ def check(world: World, counts: Counts, delivery: str) -> None:
     else:
         assert max(world.sink.values(), default=0) <= 1, "a row was written twice"
         assert {leaf[1] for leaf in world.sink} <= set(world.settled), "rows of a batch that was never settled"
+    world.check_state()
+    assert world.state == Counter(acked_by.keys()), "the state has not counted every acked row once"
     check_calls(world, delivery)
 
 
@@ -109,13 +121,15 @@ def test_no_history_breaks_a_promise() -> None:
     assert len(reached) >= min(20, SEEDS // 50), f"only these effects were crashed at: {sorted(reached)}"
 
 
-@pytest.mark.parametrize("broken", ["settle twice", "forget the sink", "lose the journal"])
+@pytest.mark.parametrize("broken", ["settle twice", "forget the sink", "forget the states", "lose the journal"])
 def test_the_simulation_sees_a_broken_protocol(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one rule of the protocol taken away, some history breaks: the check can fail."""
     if broken == "settle twice":
         monkeypatch.setattr("reliable_spark.ledger.ledger.Ledger.is_settled", lambda *_: False)
     elif broken == "forget the sink":
         monkeypatch.setattr(loop.Loop, "finish", lambda *_: None)
+    elif broken == "forget the states":
+        monkeypatch.setattr(MemoryBatches, "commit_states", commit_in_hand_only)
     else:
         monkeypatch.setattr("reliable_spark.ledger.journal.Journal.begun_after", lambda *_: None)
     with pytest.raises(AssertionError, match="seed"):

@@ -197,6 +197,7 @@ def anchored_so_far(ledger: Path) -> int:
 
 @pytest.mark.spark
 @pytest.mark.crash
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_killed_in_mid_run_and_started_again_it_ends_with_the_known_numbers(tmp_path: Path) -> None:
     right = expected(days(tmp_path / "days", 20))

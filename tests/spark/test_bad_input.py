@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -72,6 +73,8 @@ def refused(error: pytest.ExceptionInfo[BaseException], directory: Path | None =
         pytest.param(lambda frame: frame.bolt(str, "word: string,,"), rs.SchemaError, id="schema-of-no-syntax"),
         pytest.param(lambda frame: frame.bolt(str, "a int, A int"), rs.SchemaError, id="schema-twice"),
         pytest.param(lambda frame: frame.bolt(str, ""), rs.SchemaError, id="schema-empty"),
+        pytest.param(lambda frame: frame.bolt(str, "t interval"), rs.SchemaError, id="schema-that-Arrow-lacks"),
+        pytest.param(lambda frame: frame.bolt(Lock().acquire, "n long"), rs.UsageError, id="a-function-with-a-lock"),
         pytest.param(lambda frame: frame.run(42, ledger="ledger"), rs.UsageError, id="no-sink"),
         pytest.param(lambda frame: frame.run(), rs.UsageError, id="no-ledger"),
         pytest.param(lambda frame: frame.start(ledger="ledger"), rs.UsageError, id="static-given-to-start"),

@@ -21,11 +21,15 @@ def test_lines_are_the_same_each_time(tmp_path: Path) -> None:
     assert {len(line.split(" ")) for line in first["line"].to_pylist()} == {10}
 
 
-WITH_SPARK = [name for name in NAMES if name not in ("acker", "storm")]
-"""Those that need Spark and nothing else; the two others are tested without it."""
+WITH_SPARK = [name for name in NAMES if name not in ("acker", "storm", "multilang")]
+"""Those that need Spark and nothing else; the others are tested without it."""
+SLOW = ("stages", "stateful")
+"""Those that start several queries or processes."""
 
 
-@pytest.mark.parametrize("name", WITH_SPARK)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak) if name in SLOW else name for name in WITH_SPARK]
+)
 def test_a_benchmark_runs(spark: SparkSession, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The quick form measures both sides and checks their answers."""
     importlib.import_module(f"benchmarks.{name}").main(["--quick", "--data", str(tmp_path)])

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 import reliable_spark as rs
-from reliable_spark.engine import batches
+from reliable_spark.engine import batches, bolt_run
 from tests.spark.running import Runner
 
 ROWS = 200
@@ -76,8 +76,13 @@ def end_worker_by_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("bolt", [end_worker, end_worker_by_batch])
-def test_a_row_that_ends_its_worker_fails_alone(bolt: Any, spark: SparkSession, run: Runner) -> None:
+@pytest.mark.parametrize("isolated", ["in the task's second attempt", "in a second job"])
+def test_a_row_that_ends_its_worker_fails_alone(
+    bolt: Any, isolated: str, spark: SparkSession, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """os._exit and SIGKILL, as the out-of-memory killer sends it, in a bolt."""
+    if isolated == "in a second job":  # as with a master that repeats no task
+        monkeypatch.setattr(bolt_run, "IsolatedOnRetry", lambda task: task)
     frame = rs.anchored(texts(spark, {5: "exit", 50: "kill"}).repartition(2), "id").bolt(bolt, "id long, t string")
     ran = run(frame, max_attempts=1)
     assert ran.counts("anchored", "acked", "dead", "failed_attempts") == (ROWS, ROWS - 2, 2, 2)
@@ -85,6 +90,17 @@ def test_a_row_that_ends_its_worker_fails_alone(bolt: Any, spark: SparkSession, 
     assert {name: text.split(",")[0][:17] for name, text in ran.dead.items()} == dict.fromkeys(
         ["5", "50"], "the Python worker"
     )
+
+
+def test_a_row_that_ends_its_worker_does_not_end_the_job(
+    spark: SparkSession, run: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task that died runs again, isolated, and what it had observed before is not counted."""
+    frame = rs.anchored(texts(spark, {5: "exit"}).repartition(2), "id").bolt(end_worker, "id long, t string")
+    ran = run(frame, max_attempts=1)
+    assert ran.counts("anchored", "acked", "dead", "emitted") == (ROWS, ROWS - 1, 1, ROWS - 1)
+    assert "looked for" not in caplog.text
+    assert "tree by tree" not in caplog.text
 
 
 def eat_memory(row: rs.TupleRow) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,25 @@ def test_replays_run_while_the_source_is_idle_and_stop_stops(
     assert (was_active, query.is_active) == (True, False)
     assert "replay" in [batch["kind"] for batch in batches(tmp_path)]
     assert ids(spark, tmp_path) == list(range(9))
+
+
+def test_a_stop_lets_the_batch_in_hand_end(source: Source, tmp_path: Path) -> None:
+    """Spark's own stop would interrupt it, here in the middle of the sink's work."""
+    source.add(0, 10)
+    started, written = threading.Event(), list[int]()
+
+    def sink(frame: DataFrame, delivery: rs.Delivery) -> None:
+        started.wait(60)
+        stopping.start()
+        query._stop.wait(60)
+        written.extend(frame.count() for _ in range(5))
+
+    query = source.stream().anchored("id").start(sink, ledger=str(tmp_path / "ledger"))
+    stopping = threading.Thread(target=query.stop)
+    started.set()
+    assert query.await_termination(120)
+    stopping.join(60)
+    assert (written, query.outcome().acked, query.outcome().pending) == ([10] * 5, 10, 0)
 
 
 def test_pending_trees_survive_a_stop(source: Source, spark: SparkSession, tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from reliable_spark import Settings, SettingsError, Tuple
+from reliable_spark import ManualClock, Settings, SettingsError, Tuple
 from reliable_spark.core.checkpoints import Phase
 from reliable_spark.core.graph import CHECKPOINT_SPOUT, CHECKPOINT_STREAM
+from reliable_spark.process import ProcessEngine
 from reliable_spark.settings import TopologySettings
 from reliable_spark.state import MemoryStateProvider
+from reliable_spark.state.layers import LayeredState
 from reliable_spark.testing import AckOnly, Identity, TestTopology
 from tests.state.pieces import Count, chain, feed, running
 
@@ -252,3 +254,33 @@ def test_a_short_interval_is_kept() -> None:
     actions(topology)
     topology.advance(1)
     assert [txid for txid, action in actions(topology) if action == "prepare"] == list(range(1, 11))
+
+
+class SlowToWrite(MemoryStateProvider):
+    """A provider whose every look takes a second of the clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SlowToWrite:
+        return self
+
+    def state(self, namespace: str) -> LayeredState[Any, Any]:
+        state: LayeredState[Any, Any] = super().state(namespace)
+        commit = state._store.commit
+
+        def slow(txid: int) -> None:
+            self._clock.advance(1)
+            commit(txid)
+
+        state._store.commit = slow  # type: ignore[method-assign]
+        return state
+
+
+def test_a_checkpoint_that_takes_longer_than_its_interval_keeps_no_topology_from_starting() -> None:
+    """The next one is due when the first one ends; the tuples do not wait for a time without any."""
+    clock = ManualClock()
+    own = TopologySettings(state_provider=SlowToWrite(clock))
+    engine = ProcessEngine(chain(Count()).build(), Settings(topology=own), clock)
+    assert engine.components()["b1"] == 1

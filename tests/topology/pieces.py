@@ -142,6 +142,7 @@ __all__ = [
     "Raises",
     "TestTopology",
     "TopologyBuilder",
+    "TopologyContext",
     "fail",
     "feed",
     "keep",

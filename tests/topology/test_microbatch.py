@@ -21,6 +21,7 @@ from reliable_spark.microbatch import Here, MicroBatchEngine
 from reliable_spark.microbatch.parcels import Address, Outbox, arrivals, opened
 from reliable_spark.microbatch.pickling import packed, send_hidden_modules_by_value
 from reliable_spark.microbatch.work import Done, Step, Work, portable, run_work
+from reliable_spark.process.world import Watch
 from reliable_spark.testing import AckOnly, Branch, Identity
 from reliable_spark.testing.engine import ENGINES
 from reliable_spark.testing.kit import Fed, Feed
@@ -153,7 +154,7 @@ def test_what_is_not_watched_is_not_kept() -> None:
     """In production nobody takes away what was emitted and answered."""
     spout = FeedSpout(["value"]).fed_by(Feed([Fed([1], 1, "default")]))
     topology = line_from(spout, Identity(), AckOnly()).build()
-    engine = MicroBatchEngine(topology, Settings(), Here(), is_watched=False)
+    engine = MicroBatchEngine(topology, Settings(), Here(), watch=Watch(is_test=False))
     engine.settle()
     assert engine.statistics("s").acked == 1
     assert (engine.acks("s"), engine.emitted("s", "default"), engine.emitted("b1", "default")) == ([], [], [])

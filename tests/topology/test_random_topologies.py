@@ -52,9 +52,11 @@ def topologies(draw: st.DrawFn, bolts: Sequence[Any]) -> TopologyBuilder:
     return builder
 
 
-def run(builder: TopologyBuilder, feeds: list[int], kills: list[int], ackers: int) -> tuple[TestTopology, list[Any]]:
+def run(
+    builder: TopologyBuilder, feeds: list[int], kills: list[int], ackers: int, **storm: Any
+) -> tuple[TestTopology, list[Any]]:
     """Feed each spout in turn, kill bolts and ackers on the way, then wait until nothing can be pending."""
-    topology = started(builder, timeout=10, ackers=ackers)
+    topology = started(builder, timeout=10, ackers=ackers, **storm)
     components = builder.build().graph.components
     spouts = [name for name, each in components.items() if each.kind == "spout"]
     mortal = [name for name, each in components.items() if each.kind == "bolt"] + ["__acker"]

@@ -44,7 +44,7 @@ def seen(topology: TestTopology, component: str, tasks: int) -> list[list[Any]]:
 
 def test_e1_round_robin_shuffle_is_exact() -> None:
     """After 30 000 picks each of six tasks has 5 000; ten threads on one grouping give 50 000 each."""
-    choose = chooser(GroupingKind.SHUFFLE, [], 6, seed=1)
+    choose = chooser(GroupingKind.SHUFFLE, [], range(6), seed=1)
     assert Counter(choose([None])[0] for _ in range(30_000)) == dict.fromkeys(range(6), 5_000)
     with ThreadPoolExecutor(10) as threads:
         picks = threads.map(lambda _: Counter(choose([None])[0] for _ in range(30_000)), range(10))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import reliable_spark as rs
+from reliable_spark.ledger.audit import audit
+from reliable_spark.ledger.tables import LedgerTable
 from reliable_spark.testing import AckEveryOther, AckOnly, FeedSpout, Identity
 from reliable_spark.testing.kit import Fed, Feed
 from tests.topology.pieces import CountingSpout, Does, keep_values, line_from
@@ -101,3 +104,70 @@ def test_what_is_not_there_is_said_so() -> None:
         pytest.raises(rs.UsageError, match="did you mean 'b1'"),
     ):
         running.statistics("b2")
+
+
+def fails_first(bolt: Does, input: rs.Tuple) -> None:
+    """Fails every value but the last, once it was seen."""
+    (bolt.collector.ack if input["value"] == 3 else bolt.collector.fail)(input)
+
+
+def test_a_ledger_has_every_messages_answer(engine: Any, tmp_path: Path) -> None:
+    """While it runs a failed message is pending; stopped, it is dead; the audit and the statistics need no JVM."""
+    path = str(tmp_path / "ledger")
+    builder = line_from(fed(1, 2, 3), Does(fails_first))
+    with rs.submit_topology("numbers", builder, engine=engine, ledger=path) as running:
+        assert running.await_idle(60)
+    counts = audit(path)
+    assert (counts.anchored, counts.acked, counts.dead, counts.pending, counts.failed_attempts) == (3, 1, 2, 0, 2)
+    dead = LedgerTable(f"{path}/dead_letters").read().sort_by("message_id").to_pylist()
+    assert [(row["spout"], row["message_id"], row["payload"]["values"]) for row in dead] == [
+        ("s", "1", "[1]"),
+        ("s", "2", "[2]"),
+    ]
+    rows = LedgerTable(f"{path}/statistics").read().to_pylist()
+    assert {(row["topology"], row["component"]) for row in rows} == {
+        ("numbers", name) for name in ("s", "b1", "__acker")
+    }
+    [executed] = [
+        row["executed"] for row in rows if (row["component"], row["scope"], row["source"]) == ("b1", "input", "s")
+    ]
+    assert executed == 3
+
+
+def test_what_a_crash_left_pending_is_replayed_under_its_id(tmp_path: Path) -> None:
+    """It was anchored once, in the first run, and is acked in the second."""
+    path = str(tmp_path / "ledger")
+    hasty = rs.submit_topology("x", line_from(fed(1, 2), AckEveryOther()), ledger=path, clock=rs.ManualClock())
+    await_emits(hasty, 2)
+    hasty.stop(wait_s=0)
+    assert (audit(path).acked, audit(path).pending, audit(path).balanced) == (1, 1, True)
+    with rs.submit_topology("x", line_from(fed(2, 3), AckOnly()), ledger=path, clock=rs.ManualClock()) as running:
+        running.await_idle(60)
+    counts = audit(path)
+    assert (counts.anchored, counts.acked, counts.pending, counts.replayed) == (3, 3, 0, 1)
+
+
+class Holding:
+    """An action that cannot be copied."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __call__(self, bolt: Does, input: rs.Tuple) -> None:
+        bolt.collector.ack(input)
+
+
+def test_a_ledger_in_use_is_refused_and_given_back(tmp_path: Path) -> None:
+    """Also by a topology that never came to run."""
+    path = str(tmp_path / "ledger")
+    with (
+        rs.submit_topology("x", line_from(fed(), AckOnly()), ledger=path, clock=rs.ManualClock()),
+        pytest.raises(rs.LedgerError, match="in use"),
+    ):
+        rs.submit_topology("y", line_from(fed(), AckOnly()), ledger=path)
+    uncopyable = line_from(fed(), Does(Holding()))
+    for _ in range(2):
+        with pytest.raises(rs.UsageError, match="cannot be copied"):
+            rs.submit_topology("z", uncopyable, ledger=path)
+    with pytest.raises(rs.UsageError, match="did you mean 'ledger'"):
+        rs.submit_topology("x", line_from(fed(), AckOnly()), leger=path)  # type: ignore[call-arg]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
-from reliable_spark import Settings, Tuple
+from reliable_spark import Settings, SpoutOutputCollector, Tuple
 from reliable_spark.testing import AckEveryOther, Aggregate
 from tests.topology.pieces import (
     AckOnly,
@@ -16,6 +18,7 @@ from tests.topology.pieces import (
     Identity,
     TestTopology,
     TopologyBuilder,
+    TopologyContext,
     feed,
     keep,
     line,
@@ -211,20 +214,34 @@ def test_a_spout_task_dies_and_its_trees_are_forgotten() -> None:
 def test_a_tick_on_its_way_outlives_the_task_it_was_sent_to() -> None:
     """It stands for the whole executor: the other task's tree still times out at the second tick."""
 
-    def work_when_told(bolt: Does, input: Tuple) -> None:
+    class Slow(FeedSpout):
+        def fed_by(self, feed: object) -> FeedSpout:
+            spout = Slow(["value"])
+            spout._feed = feed  # type: ignore[assignment] # the test's own spout
+            return spout
+
+        def open(
+            self, configuration: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector
+        ) -> None:
+            super().open(configuration, context, collector)
+            self.clock = context.clock
+
+        def ack(self, message_id: object) -> None:
+            self.clock.wait(15, threading.Event())
+
+    def ack_work(bolt: Does, input: Tuple) -> None:
         if input["value"] == "work":
-            bolt.context.clock.wait(15, threading.Event())
+            bolt.collector.ack(input)
 
     builder = TopologyBuilder()
-    builder.set_spout("s", FeedSpout(["value"]), 1).set_num_tasks(2)
-    builder.set_bolt("b", Does(work_when_told), 1).shuffle_grouping("s")
+    builder.set_spout("s", Slow(["value"]), 1).set_num_tasks(2)
+    builder.set_bolt("b", Does(ack_work), 1).shuffle_grouping("s")
     topology = started(builder, timeout=10)
     feed(topology, 1, 2)
-    topology.feed("s", ["work"])
-    topology.advance(1)  # the work ends at 15, behind the end of the second; the tick of 10 is still on its way
-    assert topology.now_s() == 15
+    topology.feed("s", ["work"], message_id="work")
+    topology.advance(11)  # the first task is busy until 15; the tick of 10 is still on its way to it
     topology.kill_task("s", 0)
-    topology.advance(5)
+    topology.advance(9)
     assert topology.fails("s") == [2]
 
 

@@ -93,8 +93,8 @@ def test_latencies_and_capacity_by_the_simulated_clock() -> None:
     assert (holder.execute_latency_ms, holder.process_latency_ms) == (0, 4000)
     assert worker.capacity == pytest.approx(4 / 10)
     assert holder.capacity == 0
-    # The acker hears of a tree when the init arrives, behind the worker's two seconds.
-    assert spout.complete_latency_ms == 4000
+    # The acker hears of a tree when the init arrives, while the worker works: 10 s and 2 s.
+    assert spout.complete_latency_ms == 6000
 
 
 def test_without_ackers_acks_stay_empty() -> None:

@@ -1,0 +1,118 @@
+"""The messages of a topology's spouts, each with the one answer it ends with.
+
+A tree is one attempt at a message. Storm's spouts are told of every failed attempt and may emit the message again under
+the same id, so a failed message waits for that; what still waits when the topology ends is dead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+MessageKey = tuple[str, str]
+"""The spout and the message id as text."""
+
+Ending = Literal["failed", "lost"]
+"""How an attempt ends that was not acked: it failed or timed out, or its spout's task died."""
+
+
+@dataclass
+class Message:
+    """A message without its final answer.
+
+    Attributes:
+        spout: who emitted it.
+        message_id: its id as text.
+        stream: where it was emitted last.
+        values: what was emitted last.
+        first_seen_s: when it was emitted first.
+        emitted_at_s: when it was emitted last.
+        attempts: how often it was emitted.
+        ending: how its last attempt ended; None while that goes on.
+    """
+
+    spout: str
+    message_id: str
+    stream: str
+    values: Sequence[Any]
+    first_seen_s: float
+    emitted_at_s: float = 0.0
+    attempts: int = 1
+    ending: Ending | None = None
+
+
+class Messages:
+    """Invariant: `anchored == acked + dead + pending` after every call.
+
+    Two emits of one id are two messages, unless the id has failed before: then the second is the first one again.
+
+    Attributes:
+        counts: how many were anchored, acked, failed, lost, replayed and dead since somebody took the counts.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._open: defaultdict[MessageKey, list[Message]] = defaultdict(list)
+        self._waiting: defaultdict[MessageKey, list[Message]] = defaultdict(list)
+
+    def remember(self, message: Message) -> None:
+        """A message of an earlier run: it was anchored then, and waits to be emitted again."""
+        message.ending = message.ending or "lost"
+        self._waiting[message.spout, message.message_id].append(message)
+
+    def emitted(self, message: Message) -> None:
+        """A spout has emitted a message, for the first time or again."""
+        key = (message.spout, message.message_id)
+        before = _taken(self._waiting, key)
+        if before is None:
+            self.counts["anchored"] += 1
+        else:
+            self.counts["replayed"] += 1
+            message.first_seen_s, message.attempts = before.first_seen_s, before.attempts + 1
+        self._open[key].append(message)
+
+    def acked(self, key: MessageKey) -> None:
+        """An attempt is done, and its message with it."""
+        if _taken(self._open, key) is not None:
+            self.counts["acked"] += 1
+
+    def ended(self, key: MessageKey, ending: Ending) -> None:
+        """An attempt was not acked; its message waits to be emitted again."""
+        message = _taken(self._open, key)
+        if message is not None:
+            message.ending = ending
+            self.counts[ending] += 1
+            self._waiting[key].append(message)
+
+    def pending(self) -> Iterator[Message]:
+        """All without their final answer."""
+        for messages in (self._open, self._waiting):
+            for some in messages.values():
+                yield from some
+
+    def bury(self) -> list[Message]:
+        """The topology has ended: what failed and was not emitted again is dead."""
+        dead = [each for some in self._waiting.values() for each in some if each.ending == "failed"]
+        for each in dead:
+            key = (each.spout, each.message_id)
+            self._waiting[key].remove(each)
+        self.counts["dead"] += len(dead)
+        return dead
+
+    def take_counts(self) -> Counter[str]:
+        """The counts since the last call."""
+        taken, self.counts = self.counts, Counter()
+        return taken
+
+
+def _taken(messages: defaultdict[MessageKey, list[Message]], key: MessageKey) -> Message | None:
+    """The oldest message of a key, taken out."""
+    some = messages.get(key)
+    if not some:
+        return None
+    message = some.pop(0)
+    if not some:
+        del messages[key]
+    return message
