@@ -22,6 +22,7 @@ demo: setup ## run the flights job by spark-submit and audit its ledger (OUTPUT=
 	@.ci/demo "$(OUTPUT)"
 
 test: setup ## run the tests that take seconds (ARGS="-k word")
+	@.ci/redis
 	@$(PYTHON) -m pytest -n 2 --dist loadfile -m "not soak and not cluster" $(ARGS)
 
 check: .venv/.installed ## formatting, lint, types, import rules, compose file
@@ -35,6 +36,7 @@ bench: setup ## measure; prints ratios
 	@$(PYTHON) -m benchmarks $(ARGS)
 
 crash: setup ## kill processes at the worst moments and count
+	@.ci/redis
 	@$(PYTHON) -m pytest -m crash $(ARGS)
 
 cluster-test: setup ## run on a standalone cluster of several processes
