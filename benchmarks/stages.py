@@ -112,8 +112,7 @@ class Anchored:
 
     def wait(self, rows: int) -> None:
         """Wait for the answers of all rows."""
-        # seldom: a query that is asked for its outcome does nothing else meanwhile
-        until(lambda: self.query.outcome().acked >= rows, 10 * POLL_S)
+        until(lambda: self.query.outcome().acked >= rows, 3 * POLL_S)  # each look reads the dead letters
 
     def stop(self) -> None:
         """Stop all queries."""

@@ -173,12 +173,13 @@ class Loop:
         if not self.sink.settles_first:
             # Step 4 before step 3: a function is called again when nobody knows whether it was
             self._commit(evaluated.prepared, batch.batch_id, attempt)
-        # Step 3: settle
-        record = self._settle(batch, origin, evaluated, untouched)
-        if self.sink.settles_first:
-            # Step 4: commit
-            self._commit(evaluated.prepared, batch.batch_id, attempt)
-        self._commit_states(evaluated.changes, batch.batch_id)
+        with self.ledger.lock:  # nobody is told of an answer whose rows are not there yet
+            # Step 3: settle
+            record = self._settle(batch, origin, evaluated, untouched)
+            if self.sink.settles_first:
+                # Step 4: commit
+                self._commit(evaluated.prepared, batch.batch_id, attempt)
+            self._commit_states(evaluated.changes, batch.batch_id)
         return record
 
     def _begin(self, batch: Batch, origin: Origin, due_before: datetime | None) -> int:
@@ -277,9 +278,8 @@ class Loop:
         return pending.filter(is_due), pending.filter(pc.invert(is_due))
 
     def _moment(self, batch_id: int, begun_at: datetime, untouched: pa.Table) -> Moment:
-        high_water = self.settings.high_water or self.settings.max_pending
         held = pc.sum(pc.equal(untouched["status"], HELD)).as_py() or 0
-        room = max(0, 2 * high_water + 1 - held)
+        room = max(0, 2 * (self.settings.high_water or self.settings.max_pending) + 1 - held)
         now, timeout_s = self.clock.now(), self.settings.message_timeout_s
         return Moment(batch_id, begun_at, now, self.policy, timeout_s, self.phase_s, room)
 

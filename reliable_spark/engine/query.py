@@ -52,9 +52,8 @@ class Query:
         return self._replayer.is_alive()
 
     def outcome(self) -> Outcome:
-        """The ledger's counts as of the last settled batch."""
-        with self._loop.lock:
-            return Outcome.of(self._loop.ledger, self._spark)
+        """The ledger's counts as of the last settled batch; does not wait for the one in hand."""
+        return Outcome.of(self._loop.ledger, self._spark)
 
     def stop(self) -> None:
         """Stop after the batch in hand; what is pending stays in the ledger for the next start."""

@@ -146,6 +146,23 @@ def test_a_stop_lets_the_batch_in_hand_end(source: Source, tmp_path: Path) -> No
     assert (written, query.outcome().acked, query.outcome().pending) == ([10] * 5, 10, 0)
 
 
+def test_who_asks_for_the_outcome_does_not_wait_for_the_batch_in_hand(source: Source, tmp_path: Path) -> None:
+    """The counts are those of the last settled batch, here of none."""
+    source.add(0, 10)
+    entered, asked = threading.Event(), threading.Event()
+
+    def sink(frame: DataFrame, delivery: rs.Delivery) -> None:
+        entered.set()
+        assert asked.wait(60)
+
+    query = source.stream().anchored("id").start(sink, ledger=str(tmp_path / "ledger"), trigger="availableNow")
+    assert entered.wait(60)
+    assert query.outcome().anchored == 0
+    asked.set()
+    assert query.await_termination(120)
+    assert query.outcome().acked == 10
+
+
 def test_pending_trees_survive_a_stop(source: Source, spark: SparkSession, tmp_path: Path) -> None:
     """What waits for its replay when the query stops is replayed by the next one, without new rows."""
     source.add(0, 10)
