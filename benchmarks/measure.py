@@ -12,6 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from rich.console import Console
+from rich.progress import track
+
 T = TypeVar("T")
 Pair = tuple[float, float]
 """Our figure and the peer's of one round."""
@@ -131,6 +134,13 @@ def timed(work: Callable[..., object], *arguments: Any) -> Callable[[], float]:
     return partial(seconds, partial(work, *arguments))
 
 
+def rounds_of(options: Options) -> Iterable[int]:
+    """The numbers of the rounds, those that are not counted below 0; with a bar on a terminal."""
+    console = Console(stderr=True)
+    numbers = range(-options.warm_up, options.rounds)
+    return track(numbers, "rounds", console=console, transient=True, disable=not console.is_terminal)
+
+
 def in_turns(
     ours: Callable[[], T], peer: Callable[[], T], options: Options, *, is_peer_fresh: bool = False
 ) -> list[tuple[T, T]]:
@@ -142,17 +152,17 @@ def in_turns(
         options: how often.
         is_peer_fresh: it is a process of its own each time, so nothing would become warm.
     """
-    for _ in range(options.warm_up):
-        ours()
-        if not is_peer_fresh:
-            peer()
     pairs = []
-    for number in range(options.rounds):
+    for number in rounds_of(options):
+        if number < 0 and is_peer_fresh:
+            ours()
+            continue
         if number % 2:
             theirs, own = peer(), ours()
         else:
             own, theirs = ours(), peer()
-        pairs.append((own, theirs))
+        if number >= 0:
+            pairs.append((own, theirs))
     return pairs
 
 

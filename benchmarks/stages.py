@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import reliable_spark as rs
 from benchmarks.lines import make_lines
-from benchmarks.measure import Line, Options, faster, line_of, run, seconds, times
+from benchmarks.measure import Line, Options, faster, line_of, rounds_of, run, seconds, times
 
 THROUGHPUT_MIN = 0.8
 BATCHES = 10
@@ -203,12 +203,13 @@ def measure(options: Options) -> list[Line]:
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     with tempfile.TemporaryDirectory() as directory:
         source = source_of(make_lines(count, options.data), Path(directory) / "source", 2 if options.quick else BATCHES)
-        for number in range(options.warm_up + options.rounds):
+        for number in rounds_of(options):
             for name, work in works.items():
                 sides: list[Chain] = [Anchored, Plain]
                 took = {side: work(side, source) for side in (sides[::-1] if number % 2 else sides)}
-                found[name].append((took[Anchored], took[Plain]))
-    return lines_of({name: pairs[options.warm_up :] for name, pairs in found.items()}, count)
+                if number >= 0:
+                    found[name].append((took[Anchored], took[Plain]))
+    return lines_of(found, count)
 
 
 def lines_of(found: dict[str, list[tuple[float, float]]], count: int) -> list[Line]:

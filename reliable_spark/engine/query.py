@@ -95,12 +95,12 @@ class Query:
                 if not self._stop.is_set():
                     offsets = self._checkpoint.offsets(source_batch_id)
                     self._admission.run(frame, Origin(query_id, source_batch_id, offsets))
+                    return
         except BaseException as error:
             self._error = self._error or error
             raise
-        if self._stop.is_set():
-            # the batch was perhaps not run: Spark must not think that it was
-            raise OperatingError("the query was stopped")
+        # the batch was not run: Spark must not think that it was
+        raise OperatingError("the query was stopped")
 
     def _end_source(self) -> None:
         """Let the batch in hand end, and take no other: Spark's own stop would interrupt it wherever it is."""

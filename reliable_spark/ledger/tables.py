@@ -217,6 +217,7 @@ class DeltaTables:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._made: dict[str, LedgerTable] = {}
 
     def exists(self, name: str) -> bool:
         """Whether there is such a table.
@@ -234,7 +235,7 @@ class DeltaTables:
         Raises:
             LedgerError: the place cannot be written.
         """
-        LedgerTable.create(table_uri(self._path, name), schema, description)
+        self._made[name] = LedgerTable.create(table_uri(self._path, name), schema, description)
 
     def open(self, name: str) -> Table:
         """Open a table at its newest version.
@@ -242,7 +243,7 @@ class DeltaTables:
         Raises:
             LedgerError: there is none, or it cannot be read.
         """
-        return LedgerTable(table_uri(self._path, name))
+        return self._made.pop(name, None) or LedgerTable(table_uri(self._path, name))
 
 
 def _configuration() -> dict[str, str]:

@@ -54,6 +54,22 @@ def test_a_slow_batch_is_followed_by_a_smaller_one_and_none_is_above_the_option(
     assert taken(tmp_path / "ledger") == rows
 
 
+@pytest.mark.parametrize(("target_s", "rows"), [(NEVER_S, [30, 10, 10, 10]), (ALWAYS_S, [30, 30])])
+def test_a_delta_table_is_taken_by_its_files(
+    spark: SparkSession, tmp_path: Path, target_s: float, rows: list[int]
+) -> None:
+    """Each append is a file, and a file is not divided."""
+    for number in range(FILES):
+        file = spark.range(number * 10, number * 10 + 10).coalesce(1)
+        file.write.format("delta").mode("append").save(str(tmp_path / "table"))
+    stream = spark.readStream.format("delta").option("maxFilesPerTrigger", 3).load(str(tmp_path / "table"))
+    query = rs.anchored(stream, "id").start(
+        tmp_path / "sink", tmp_path / "ledger", settings(target_batch_s=target_s), trigger="availableNow"
+    )
+    assert query.await_termination(200)
+    assert taken(tmp_path / "ledger") == rows
+
+
 @pytest.mark.timeout(600)
 def test_a_stage_that_was_down_takes_its_queue_commit_by_commit(
     source: Source, spark: SparkSession, tmp_path: Path
