@@ -197,6 +197,19 @@ def test_windows_by_time_may_resume_with_another_slide(slide: float, expected: l
     assert [each.end for each in windows.advance(10) if each.items] == expected
 
 
+@pytest.mark.parametrize("slide", [0.1, 0.7, 1.1])
+def test_no_window_fires_again_however_its_end_is_rounded(slide: float) -> None:
+    """After each of them."""
+    for number in range(1, 200):
+        old: TimeWindows[str] = TimeWindows(10 * slide, slide)
+        at = (number - 0.5) * slide
+        old.add("a", at)
+        assert len(old.advance(number * slide)) == 1
+        new: TimeWindows[str] = TimeWindows(10 * slide, slide)
+        new.resume(old.progress, [("a", at)])
+        assert new.advance(number * slide) == []
+
+
 def test_watermarks_resume() -> None:
     """A stream that is gone counts for nothing; with a new one the watermark stays until that has spoken too."""
     old = Watermarks({"a", "gone"}, 5)

@@ -125,6 +125,22 @@ def test_an_acked_tuple_is_no_anchor_by_name_either() -> None:
     assert (topology.acks("s"), topology.fails("s"), topology.pending("s")) == ([1], [2], 0)
 
 
+def test_a_tree_that_goes_on_elsewhere_ends_without_what_a_window_emits_later() -> None:
+    """The tuple is acked here; its other part is acked after the window fired."""
+    builder = windowed(Remembers().with_tumbling_window(Count(2)))
+    builder.set_bolt("holds", Does(lambda bolt, input: bolt.state.append(input))).shuffle_grouping("s")
+    topology = running(builder)
+    feed(topology, 1)
+    topology.advance(1)
+    feed(topology, 2)
+    topology.advance(1)
+    holds = topology._engine.instance("holds", 0).bolt
+    for each in holds.state:
+        holds.collector.ack(each)
+    topology.settle()
+    assert (topology.acks("s"), topology.state("__acker")) == ([1, 2], 0)
+
+
 def test_a_window_may_be_longer_than_the_message_timeout() -> None:
     """And hold more tuples than may be pending."""
     topology = running(windowed(Remembers().with_tumbling_window(Duration(100))), max_pending=3)
@@ -354,6 +370,17 @@ def test_the_next_run_goes_on_in_the_middle_of_the_windows(
     assert fired(topology) == fired(whole)
 
 
+def test_what_was_late_is_late_in_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As event time had come so far."""
+    provider = MemoryStateProvider()
+    for begin, value in ((0, 100), (2, 89)):
+        topology = started_at(begin, by_events("late"), provider, monkeypatch)
+        feed(topology, value)
+        topology.advance(2)
+    assert [late[0] for [late] in topology.emitted("w", "late")] == [89]
+    assert topology.acks("s") == [89]
+
+
 def test_windows_that_ended_while_nothing_ran_fire_with_the_first_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time by arrival is the clock's."""
     provider = MemoryStateProvider()
@@ -389,13 +416,14 @@ def test_windows_outlive_the_process(provider: str, request: pytest.FixtureReque
         configuration = {"jedisPoolConfig": {"port": client.get_connection_kwargs()["port"]}}
     own = TopologySettings(state_provider=provider, state_provider_config=configuration)
     emitted = []
-    for part in ([1, 2], [3, 4], [5, 6]):
-        with TestTopology(windowed(Remembers().with_tumbling_window(Count(3))), Settings(topology=own)) as topology:
+    for begin in (0, 12, 24):
+        part = list(range(begin, begin + 12))
+        with TestTopology(windowed(Remembers().with_tumbling_window(Count(18))), Settings(topology=own)) as topology:
             feed(topology, *part)
             topology.advance(1)
             assert topology.acks("s") == part
             emitted += topology.emitted("w")
-    assert emitted == [[[1, 2, 3]], [[4, 5, 6]]]
+    assert emitted == [[list(range(18))], [list(range(18, 36))]]
 
 
 # ------------------------------------------------------------------------------------------------ refusals
