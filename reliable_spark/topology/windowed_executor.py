@@ -86,7 +86,7 @@ class WindowedBoltExecutor(BoltWrapper[WindowedBolt]):
         self._collector.ack(input)
 
     def _anchors(self, items: Sequence[Tuple]) -> Sequence[Tuple]:
-        """What a window's output is anchored to."""
+        """What a window's output is anchored to, if the user's bolt does not say."""
         return items
 
     def _now_s(self) -> float:
@@ -155,7 +155,7 @@ def check_limits(component: str, windowing: Windowing, configuration: Mapping[st
     if limit is not None and held > limit:
         raise TopologyError(
             f"bolt {component!r} holds tuples for {length} + {slide}, but {limit} {what} are the limit: they are acked "
-            "only when they leave the window"
+            "only when they leave the window; a StatefulWindowedBolt acks them at checkpoints"
         )
 
 

@@ -61,7 +61,7 @@ def test_h2_event_time_windows_and_watermark_rules() -> None:
 
 
 def test_h3_late_tuple() -> None:
-    """It is in no window; a copy of it goes to the late stream, anchored to it alone; it is acked once, by the commit."""
+    """It is in no window; a copy goes to the late stream, anchored to it alone; it is acked once, by the commit."""
     builder = windowed(by_events("late"))
     builder.set_bolt("late", Does(lambda bolt, input: bolt.state.append(input))).shuffle_grouping("w", "late")
     topology = running(builder, message_timeout_s=100)
@@ -449,7 +449,9 @@ def test_other_windows_than_the_state_holds_are_refused() -> None:
     topology = running(windowed(Remembers().with_window(Count(5))), provider)
     feed(topology, 1, 2, 3)
     topology.advance(1)
-    with pytest.raises(TopologyError, match="'w' has windows by time of arrival, .* holds windows by count of arrival"):
+    with pytest.raises(
+        TopologyError, match=r"'w' has windows by time of arrival, .* holds windows by count of arrival"
+    ):
         running(windowed(Remembers().with_window(Duration(5), Duration(5))), provider)
     topology = running(windowed(Remembers().with_window(Count(2))), provider)
     feed(topology, 4)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,13 @@ from tests.topology.test_stateful_parity import EVERYWHERE, Again
 
 
 @pytest.fixture(params=EVERYWHERE)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of each engine."""
     monkeypatch.setitem(ENGINES, "microbatch", lambda topology, how: MicroBatchEngine(topology, how, Here()))
     if request.param == "spark":
         request.getfixturevalue("spark")
-    yield request.param
+    name: str = request.param
+    return name
 
 
 def test_windows_go_on_after_a_crash_and_in_the_next_run(engine: str, tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_windows_go_on_after_a_crash_and_in_the_next_run(engine: str, tmp_path: 
         assert dict(topology.state("w")) == {"fired": [[1, 2], [2, 3, 4], [4, 5, 6]]}
 
 
-KINDS = {
+KINDS: dict[str, tuple[Callable[[], StatefulWindowedBolt[Any]], list[list[int]]]] = {
     "by time": (lambda: Remembers().with_window(Duration(4), Duration(2)), [[3, 1, 4], [3, 1, 4, 9, 0, 2], [9, 0, 2]]),
     "by event time": (
         lambda: Remembers("late").with_window(Duration(4), Duration(2)).with_timestamp("ts", late_stream="late"),
@@ -74,8 +75,7 @@ def test_every_kind_of_window_sleeps_and_wakes(
     """The same windows on both, the same tuples late, and all acked."""
     monkeypatch.setitem(ENGINES, "microbatch", lambda topology, how: MicroBatchEngine(topology, how, Here()))
     made, expected = KINDS[kind]
-    bolt: StatefulWindowedBolt[Any] = made()
-    with TestTopology(windowed(bolt), with_states_below(Settings(message_timeout_s=3), tmp_path), where) as topology:
+    with TestTopology(windowed(made()), with_states_below(Settings(message_timeout_s=3), tmp_path), where) as topology:
         for part in ([3, 1, 4], [9, 0, 2]):
             feed(topology, *part)
             topology.advance(2)
