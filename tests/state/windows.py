@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from reliable_spark import (
+    Duration,
     KeyValueState,
     ManualClock,
     OutputFieldsDeclarer,
@@ -17,7 +18,7 @@ from reliable_spark import (
     TupleWindow,
     WindowedCollector,
 )
-from reliable_spark.testing import AckOnly, FeedSpout
+from reliable_spark.testing import AckOnly, FeedSpout, TestTopology
 
 
 class Remembers(StatefulWindowedBolt[KeyValueState[str, Any]]):
@@ -72,3 +73,16 @@ def fired(topology: Any) -> list[list[Any]]:
 def clock_at(seconds: float) -> ManualClock:
     """A clock that is so far from where clocks of tests begin."""
     return ManualClock(datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=seconds))
+
+
+def feed(topology: TestTopology, *ids: Any) -> None:
+    """Feed one value per id, and settle after each."""
+    for each in ids:
+        topology.feed("s", [each], message_id=each)
+        topology.settle()
+
+
+def by_events(*late: str) -> StatefulWindowedBolt[Any]:
+    """Windows of 20 s every 10 s, by event time."""
+    bolt = Remembers(*late).with_window(Duration(20), Duration(10))
+    return bolt.with_timestamp("ts", lag_s=5, late_stream=late[0] if late else None)
