@@ -248,7 +248,7 @@ WITHOUT_MEANING: dict[str, str] = {
     "topology.bolts.tuple.timestamp.max.lag.ms": _WINDOWS,
     "topology.bolts.watermark.event.interval.ms": _WINDOWS,
     "topology.bolts.late.tuple.stream": _WINDOWS,
-    "topology.bolts.message.id.field.name": _WINDOWS,
+    "topology.bolts.message.id.field.name": "a StatefulWindowedBolt has its tuples in the checkpoint",
     "topology.error.throttle.interval.secs": "every reported error is kept",
     "topology.max.error.report.per.interval": "every reported error is kept",
 }

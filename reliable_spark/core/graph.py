@@ -23,6 +23,8 @@ ACKER = "__acker"
 CHECKPOINT_SPOUT = "$checkpointspout"
 """The component that checkpoints come from, in a topology with stateful bolts."""
 CHECKPOINT_STREAM = "$checkpoint"
+WINDOWS = "$windows-"
+"""What the content of a bolt's windows is stored under: this, then the bolt's id."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ def check_name(name: str, what: str, taken: Collection[str] = ()) -> None:
         raise TopologyError(f"{what} id {name!r} is reserved: ids that start with '__' are the system's")
     if name in (CHECKPOINT_SPOUT, CHECKPOINT_STREAM):
         raise TopologyError(f"{what} id {name!r} is reserved: checkpoints go by it")
+    if name.startswith(WINDOWS):
+        raise TopologyError(f"{what} id {name!r} is reserved: ids that start with {WINDOWS!r} are those of windows")
     if name in taken:
         raise TopologyError(f"{what} id {name!r} is taken: each {what} has its own")
 

@@ -3,12 +3,15 @@
 An item leaves when a window fires that it is not part of any more; until then it is held. Two departures from Storm
 (`windowing/WindowManager` and its policies): an interval takes its start and not its end, so that what is as new as
 the watermark still finds its window; and counts by event time go by the order of the timestamps.
+
+`progress` is what windows know beside the items they hold: new windows that `resume` from it, with these items in the
+order in which they came, go on as the old ones would have.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from math import floor
 from typing import Generic, TypeVar
@@ -59,6 +62,15 @@ class CountWindows(Generic[T]):
         self._new = 0
         return [window]
 
+    @property
+    def progress(self) -> int:
+        """How many items came since the last window."""
+        return self._new
+
+    def resume(self, progress: int, held: Iterable[tuple[T, float]]) -> None:
+        """Go on from there; the items' times do not matter."""
+        self._new, self._held = progress, [item for item, _ in held]
+
 
 class TimeWindows(Generic[T]):
     """The items of the last `length` seconds, every `slide` seconds: [end - length, end), ends on multiples of slide.
@@ -88,6 +100,20 @@ class TimeWindows(Generic[T]):
             self._last = number
             fired.append(self._fire(number * self._slide))
         return fired
+
+    @property
+    def progress(self) -> float:
+        """The end of the last window that fired."""
+        return self._fired
+
+    def resume(self, progress: float, held: Iterable[tuple[T, float]]) -> None:
+        """Go on from there, also with another length or slide: nothing fires again that ended by then."""
+        self._fired = progress
+        if progress > float("-inf"):
+            last = floor(progress / self._slide)
+            self._last = last + ((last + 1) * self._slide <= progress)  # a quotient may be rounded down
+        for item, at in held:
+            self.add(item, at)
 
     def _next(self) -> int:
         """The first window after the last one that something enters or leaves, counted in slides from 0."""
@@ -123,6 +149,7 @@ class OrderedCountWindows(Generic[T]):
         self._windows = windows
         self._waiting: list[_Held[T]] = []
         self._taken = 0
+        self._final = float("-inf")
 
     def add(self, item: T, at: float) -> None:
         """Take an item of a time."""
@@ -131,9 +158,24 @@ class OrderedCountWindows(Generic[T]):
 
     def advance(self, to: float) -> list[Window[T]]:
         """Count everything from before then, which nothing can come before any more."""
+        self._final = max(self._final, to)
         final = bisect_left(self._waiting, to, key=lambda held: held.at)
         items, self._waiting = self._waiting[:final], self._waiting[final:]
         return [window for each in items for window in self._windows.add(each.item)]
+
+    @property
+    def progress(self) -> tuple[float, int]:
+        """Up to when everything is counted, and the progress of what it is counted into."""
+        return self._final, self._windows.progress
+
+    def resume(self, progress: tuple[float, int], held: Iterable[tuple[T, float]]) -> None:
+        """Go on from there: what is older than that is counted already, in the order of its times."""
+        self._final, counted = progress
+        ordered = sorted(held, key=lambda each: each[1])
+        final = bisect_left(ordered, self._final, key=lambda each: each[1])
+        self._windows.resume(counted, ordered[:final])
+        for item, at in ordered[final:]:
+            self.add(item, at)
 
 
 class Watermarks:
@@ -160,3 +202,13 @@ class Watermarks:
         """The watermark now, from which lateness is judged from here on; None before there is one."""
         self._watermark = max(self._watermark, min(self._newest.values()) - self._lag)
         return None if self._watermark == float("-inf") else self._watermark
+
+    @property
+    def progress(self) -> tuple[float, Mapping[Hashable, float]]:
+        """The watermark, and the newest time of each stream."""
+        return self._watermark, dict(self._newest)
+
+    def resume(self, progress: tuple[float, Mapping[Hashable, float]]) -> None:
+        """Go on from there; of the streams only those count that there are now."""
+        self._watermark, newest = progress
+        self._newest.update({stream: at for stream, at in newest.items() if stream in self._newest})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reliable_spark.core.graph import CHECKPOINT_SPOUT
+from reliable_spark.core.graph import CHECKPOINT_SPOUT, WINDOWS
 from reliable_spark.errors import SettingsError
 from reliable_spark.process.world import World
 from reliable_spark.state import provider_of
@@ -12,6 +12,12 @@ from reliable_spark.topology.builder import Topology
 from reliable_spark.topology.checkpoint_spout import INTERVAL_KEY, PROVIDER_KEY
 from reliable_spark.topology.checkpointed import StatefulBoltExecutor
 from reliable_spark.topology.resharding import Sharding, reshard
+from reliable_spark.topology.stateful_windowed_executor import StatefulWindowedBoltExecutor
+
+_UNDIVIDED = (
+    "bolt {!r} has another number of tasks than its windows, which cannot be divided: a task's counts and its "
+    "watermark are not those of its keys; run it with as many tasks as before, or under another id, to begin anew"
+)
 
 
 def state_keys(world: World) -> dict[str, Any]:
@@ -37,11 +43,16 @@ def state_keys(world: World) -> dict[str, Any]:
 
 
 def fit_states(world: World, topology: Topology, keys: dict[str, Any]) -> None:
-    """Move the keys of every bolt whose number of tasks has changed."""
-    bolts = {
-        name: Sharding(len(world.tasks[name]), each.bolt.shard_of)
-        for name, each in topology.components.items()
-        if isinstance(each, StatefulBoltExecutor)
-    }
+    """Move the keys of every bolt whose number of tasks has changed.
+
+    Raises:
+        TopologyError: one of them has windows.
+    """
+    bolts: dict[str, Sharding] = {}
+    for name, each in topology.components.items():
+        if isinstance(each, StatefulBoltExecutor):
+            bolts[name] = sharding = Sharding(len(world.tasks[name]), each.bolt.shard_of)
+            if isinstance(each.bolt, StatefulWindowedBoltExecutor):
+                bolts[WINDOWS + name] = sharding._replace(refusal=_UNDIVIDED.format(name))
     if bolts:
         reshard(keys[PROVIDER_KEY], bolts)

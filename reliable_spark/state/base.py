@@ -75,8 +75,8 @@ class KeyValueState(State, Protocol[K, V]):
 class StateProvider(Protocol):
     """Where states are kept. One object serves all tasks of a worker.
 
-    A provider may give bolts a `State` of its own kind. For the checkpoints' own namespace, `$checkpointspout-0`, it
-    gives a `KeyValueState`.
+    A provider may give bolts a `State` of its own kind. For the checkpoints' own namespace, `$checkpointspout-0`, and
+    those of windows, `$windows-<component>-<number of the task>`, it gives a `KeyValueState`.
     """
 
     def state(self, namespace: str) -> State:

@@ -9,6 +9,7 @@ from reliable_spark.topology.join import JoinBolt, JoinSide
 from reliable_spark.topology.log_spout import Log, LogSpout, LogSpoutSettings, Record
 from reliable_spark.topology.spouts import Spout, SpoutOutputCollector
 from reliable_spark.topology.stateful import StatefulBolt
+from reliable_spark.topology.stateful_windowed import StatefulWindowedBolt
 from reliable_spark.topology.tuples import Tuple
 from reliable_spark.topology.windowed import Count, Duration, TupleWindow, WindowedBolt, WindowedCollector
 
@@ -34,6 +35,7 @@ __all__ = [
     "SpoutDeclarer",
     "SpoutOutputCollector",
     "StatefulBolt",
+    "StatefulWindowedBolt",
     "Topology",
     "TopologyBuilder",
     "TopologyContext",

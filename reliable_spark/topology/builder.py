@@ -29,6 +29,8 @@ from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer, as_fields
 from reliable_spark.topology.spouts import Spout
 from reliable_spark.topology.stateful import StatefulBolt
+from reliable_spark.topology.stateful_windowed import StatefulWindowedBolt
+from reliable_spark.topology.stateful_windowed_executor import StatefulWindowedBoltExecutor
 from reliable_spark.topology.windowed import WindowedBolt
 from reliable_spark.topology.windowed_executor import WindowedBoltExecutor
 
@@ -223,6 +225,8 @@ class TopologyBuilder:
 def _as_rich(bolt: BasicBolt | RichBolt | WindowedBolt) -> RichBolt:
     if isinstance(bolt, RichBolt):
         return bolt
+    if isinstance(bolt, StatefulWindowedBolt):
+        return StatefulWindowedBoltExecutor(bolt)
     return BasicBoltExecutor(bolt) if isinstance(bolt, BasicBolt) else WindowedBoltExecutor(bolt)
 
 

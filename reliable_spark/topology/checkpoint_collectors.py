@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from reliable_spark.core.graph import DEFAULT_STREAM
 from reliable_spark.errors import UsageError
 from reliable_spark.topology.bolts import Anchors, OutputCollector
-from reliable_spark.topology.tuples import Tuple
+from reliable_spark.topology.tuples import UNTRACKED, Tuple
 
 _NOT_GIVEN: Final = "not given"
 
@@ -79,9 +79,10 @@ class HoldingCollector(AnchoringCollector):
         self._acked = []
 
     def commit(self) -> None:
-        """Let the prepared acks go."""
+        """Let the prepared acks go. What is emitted later, for a window that goes on, is anchored to none of them."""
         for each in self._prepared:
             self._collector.ack(each)
+            each.edges = UNTRACKED
         self._prepared = []
 
     def rollback(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from reliable_spark.core.checkpoints import CheckpointState, Phase, next_state
-from reliable_spark.errors import StateError
+from reliable_spark.errors import StateError, TopologyError
 from reliable_spark.state.base import KeyValueState, State, StateProvider
 from reliable_spark.topology.checkpoint_spout import NAMESPACE, store_checkpoint, stored_checkpoint
 
@@ -29,10 +29,12 @@ class Sharding(NamedTuple):
     Attributes:
         tasks: over how many tasks.
         shard_of: the task, from 0, of a key when there are so many.
+        refusal: why its keys cannot be moved; None: they can.
     """
 
     tasks: int
     shard_of: Callable[[Hashable, int], int]
+    refusal: str | None = None
 
 
 def reshard(provider: StateProvider, bolts: Mapping[str, Sharding]) -> None:
@@ -46,12 +48,16 @@ def reshard(provider: StateProvider, bolts: Mapping[str, Sharding]) -> None:
 
     Raises:
         StateError: the store failed, or a bolt's own kind of state has no keys to move.
+        TopologyError: a bolt's keys cannot be moved; nothing is.
     """
     store = cast("KeyValueState[str, Any]", provider.state(NAMESPACE))
     wanted = {bolt: each.tasks for bolt, each in bolts.items()}
     _finish(provider, store, wanted)
     old: Layout = store.get(_TASKS, {})
     moved = {bolt: each for bolt, each in bolts.items() if old.get(bolt, each.tasks) != each.tasks}
+    for each in moved.values():
+        if each.refusal is not None:
+            raise TopologyError(each.refusal)
     if moved:
         _move(provider, store, moved)
     elif any(bolt not in old for bolt in wanted):

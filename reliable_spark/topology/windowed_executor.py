@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -18,8 +18,11 @@ from reliable_spark.topology.windowed import Count, Duration, TupleWindow, Windo
 class _TimedWindows(Protocol):
     """Windows that fire as time goes on."""
 
+    @property
+    def progress(self) -> Any: ...
     def add(self, item: Tuple, at: float) -> None: ...
     def advance(self, to: float) -> list[TupleWindow]: ...
+    def resume(self, progress: Any, held: Iterable[tuple[Tuple, float]]) -> None: ...
 
 
 class WindowedBoltExecutor(BoltWrapper[WindowedBolt]):
@@ -41,16 +44,15 @@ class WindowedBoltExecutor(BoltWrapper[WindowedBolt]):
         Raises:
             TopologyError: there is no length, or the windows hold tuples longer, or more of them, than may be.
         """
-        windowing = self.bolt.windowing
-        check_windowing(context.component, windowing, context.graph.components[context.component].streams)
-        check_limits(context.component, windowing, configuration)
+        component = context.graph.components[context.component]
+        check_windowing(context.component, self.bolt.windowing, component.streams)
+        self._check_limits(context.component, configuration)
         self._collector, self._clock = collector, context.clock
         self._windowed = WindowedCollector(collector)
         self._began_s = self._clock.now().timestamp()
-        self._counted, self._timed = _windows(windowing)
-        inputs = context.graph.components[context.component].inputs
-        streams = frozenset((each.component, each.stream) for each in inputs if each.stream != CHECKPOINT_STREAM)
-        self._watermarks = Watermarks(streams, windowing.lag_s)
+        inputs = ((each.component, each.stream) for each in component.inputs)
+        self._streams = frozenset(each for each in inputs if each[1] != CHECKPOINT_STREAM)
+        self._open_windows()
         self.bolt.prepare(configuration, context, self._windowed)
 
     def execute(self, input: Tuple) -> None:
@@ -61,18 +63,50 @@ class WindowedBoltExecutor(BoltWrapper[WindowedBolt]):
         elif self.bolt.windowing.timestamp_field is not None:
             self._take(input, _seconds(input[self.bolt.windowing.timestamp_field]))
         elif self._timed is not None:
-            self._timed.add(input, self._now_s())
+            self._put(input, self._now_s())
         elif self._counted is not None:
+            self._entered(input, 0.0)
             self._fire(self._counted.add(input))
 
+    # ------------------------------------------------------------------------------------------- for subclasses
+
+    def _check_limits(self, component: str, configuration: Mapping[str, Any]) -> None:
+        check_limits(component, self.bolt.windowing, configuration)
+
+    def _open_windows(self) -> None:
+        """Begin with nothing in them."""
+        self._counted, self._timed = _windows(self.bolt.windowing)
+        self._watermarks = Watermarks(self._streams, self.bolt.windowing.lag_s)
+
+    def _entered(self, input: Tuple, at: float) -> None:
+        """A tuple is put into the windows."""
+
+    def _left(self, input: Tuple) -> None:
+        """A tuple has left the windows, which have been executed."""
+        self._collector.ack(input)
+
+    def _anchors(self, items: Sequence[Tuple]) -> Sequence[Tuple]:
+        """What a window's output is anchored to, if the user's bolt does not say."""
+        return items
+
+    def _now_s(self) -> float:
+        """Seconds since the task began, as ticks are counted, to the microsecond."""
+        return round(self._clock.now().timestamp() - self._began_s, 6)
+
+    # ------------------------------------------------------------------------------------------- windows
+
     def _take(self, input: Tuple, at: float) -> None:
-        assert self._timed is not None
         if self._watermarks.accepts((input.source_component, input.source_stream), at):
-            self._timed.add(input, at)
+            self._put(input, at)
             return
         if self.bolt.windowing.late_stream is not None:
             self._collector.emit([input.detached()], input, self.bolt.windowing.late_stream)
         self._collector.ack(input)
+
+    def _put(self, input: Tuple, at: float) -> None:
+        assert self._timed is not None
+        self._entered(input, at)
+        self._timed.add(input, at)
 
     def _advance(self) -> None:
         if self._timed is None:
@@ -82,17 +116,13 @@ class WindowedBoltExecutor(BoltWrapper[WindowedBolt]):
             self._fire(self._timed.advance(to))
 
     def _fire(self, windows: list[TupleWindow]) -> None:
-        """Execute each window, then ack what has left: what is emitted is in the trees before they can end."""
+        """Execute each window, then let go what has left: what is emitted is in the trees before they can end."""
         for window in windows:
             if window.items:
-                self._windowed.window = window.items
+                self._windowed.window = self._anchors(window.items)
                 self.bolt.execute(window)
             for each in window.expired:
-                self._collector.ack(each)
-
-    def _now_s(self) -> float:
-        """Seconds since the task began, as ticks are counted, to the microsecond."""
-        return round(self._clock.now().timestamp() - self._began_s, 6)
+                self._left(each)
 
 
 def check_windowing(component: str, windowing: Windowing, streams: Mapping[str, Any]) -> None:
@@ -125,7 +155,7 @@ def check_limits(component: str, windowing: Windowing, configuration: Mapping[st
     if limit is not None and held > limit:
         raise TopologyError(
             f"bolt {component!r} holds tuples for {length} + {slide}, but {limit} {what} are the limit: they are acked "
-            "only when they leave the window"
+            "only when they leave the window; a StatefulWindowedBolt acks them at checkpoints"
         )
 
 

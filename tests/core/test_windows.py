@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -141,3 +143,81 @@ def test_ends_are_multiples_without_drift(slide: float) -> None:
     windows.add(0, 0)
     ends = [each.end for each in windows.advance(500 * slide)]
     assert ends == [number * slide for number in range(1, 501)]
+
+
+def counted(length: int, slide: int) -> CountWindows[int]:
+    return CountWindows(length, slide)
+
+
+def timed(length: int, slide: int) -> TimeWindows[int]:
+    return TimeWindows(length, slide)
+
+
+def ordered(length: int, slide: int) -> OrderedCountWindows[int]:
+    return OrderedCountWindows(CountWindows(length, slide))
+
+
+@pytest.mark.parametrize("made", [counted, timed, ordered])
+@given(
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), max_size=20),
+    st.integers(0, 20),
+)
+def test_windows_that_resume_go_on_as_if_they_had_never_stopped(
+    made: Callable[[int, int], Any], length: int, slide: int, steps: list[tuple[int, int]], stop: int
+) -> None:
+    """At any point, with nothing but their progress and what they held, in the order in which it came."""
+    one, other, now = made(length, slide), made(length, slide), 0
+    held: dict[int, float] = {}
+    for number, (ahead, step) in enumerate(steps):
+        if number == stop:
+            other = made(length, slide)
+            other.resume(one.progress, list(held.items()))
+        held[number] = now + ahead
+        fired = []
+        for windows in (one, other):
+            if isinstance(windows, CountWindows):
+                fired.append(windows.add(number))
+            else:
+                windows.add(number, now + ahead)
+                fired.append(windows.advance(now + step))
+        now += step
+        assert fired[0] == fired[1]
+        for window in fired[0]:
+            for item in window.expired:
+                del held[item]
+
+
+@pytest.mark.parametrize(("slide", "expected"), [(2, [8, 10]), (3, [9]), (7, [7])])
+def test_windows_by_time_may_resume_with_another_slide(slide: float, expected: list[float]) -> None:
+    """The next one is the first that ends after the last that fired."""
+    windows: TimeWindows[str] = TimeWindows(4, slide)
+    windows.resume(6, [("a", 6.5)])
+    assert [each.end for each in windows.advance(10) if each.items] == expected
+
+
+@pytest.mark.parametrize("slide", [0.1, 0.7, 1.1])
+def test_no_window_fires_again_however_its_end_is_rounded(slide: float) -> None:
+    """After each of them."""
+    for number in range(1, 200):
+        old: TimeWindows[str] = TimeWindows(10 * slide, slide)
+        at = (number - 0.5) * slide
+        old.add("a", at)
+        assert len(old.advance(number * slide)) == 1
+        new: TimeWindows[str] = TimeWindows(10 * slide, slide)
+        new.resume(old.progress, [("a", at)])
+        assert new.advance(number * slide) == []
+
+
+def test_watermarks_resume() -> None:
+    """A stream that is gone counts for nothing; with a new one the watermark stays until that has spoken too."""
+    old = Watermarks({"a", "gone"}, 5)
+    assert old.accepts("a", 100)
+    assert old.accepts("gone", 20)
+    assert old.advance() == 15
+    new = Watermarks({"a", "new"}, 5)
+    new.resume(old.progress)
+    assert (new.accepts("a", 14), new.advance()) == (False, 15)
+    assert new.accepts("new", 90)
+    assert new.advance() == 85
