@@ -32,11 +32,13 @@ class Options:
         quick: small and once, to see that it works; the figures mean nothing then.
         data: the directory in which inputs are kept.
         storm: the directory of the Storm peer, where there is one.
+        warm_ups: how often everything is run before it is measured, unless quick.
     """
 
     quick: bool = False
     data: Path = Path("benchmarks/data")
     storm: Path | None = None
+    warm_ups: int = 5
 
     @property
     def rounds(self) -> int:
@@ -46,7 +48,7 @@ class Options:
     @property
     def warm_up(self) -> int:
         """How often before that, for Java to compile what is called often."""
-        return 0 if self.quick else 5
+        return 0 if self.quick else self.warm_ups
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from reliable_spark.engine.run import Job, checkpoint_path, prepare_loop
 from reliable_spark.errors import OperatingError
 
 IDLE_POLL_S = 0.2
+STOP_WAIT_MS = 60_000
 
 
 class Query:
@@ -99,7 +100,9 @@ class Query:
         except BaseException as error:
             self._error = self._error or error
             raise
-        # the batch was not run: Spark must not think that it was
+        # Spark must not think that the batch was run: its stop interrupts this thread, and so is no error to it
+        java: Any = frame.sparkSession._jvm
+        java.java.lang.Thread.sleep(STOP_WAIT_MS)
         raise OperatingError("the query was stopped")
 
     def _end_source(self) -> None:

@@ -216,3 +216,18 @@ def test_a_source_waits_while_too_much_is_pending(source: Source, tmp_path: Path
     second = [index for index, batch in enumerate(settled) if batch["kind"] == "source"][1]
     pending_before = sum(batch["anchored"] - batch["acked"] - batch["dead"] for batch in settled[:second])
     assert pending_before < 5
+
+
+def test_a_stop_while_the_source_waits_is_no_error_of_sparks(source: Source, tmp_path: Path) -> None:
+    """The batch that waited is not run, and Spark has nothing to complain about; the next start runs it."""
+    source.add(0, 10)
+    source.add(10, 10)
+    frame = source.stream().anchored("id").fail("_attempt = 1", "later")
+    settings = rs.Settings(max_pending=5, backoff_initial_s=3600, backoff_max_s=3600, max_bad_ratio=1)
+    with frame.start(None, ledger=str(tmp_path / "ledger"), settings=settings) as query:
+        while query.is_active and not query._loop.is_full():
+            query._stop.wait(0.1)
+        while query.is_active and query.streaming_query.status["message"] == "Waiting for data to arrive":
+            query._stop.wait(0.1)
+    assert query.streaming_query.exception() is None
+    assert (query.outcome().anchored, query.outcome().pending) == (10, 10)
