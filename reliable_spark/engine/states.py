@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from reliable_spark.engine.plan import Node, stateful_steps
 from reliable_spark.engine.stateful_task import SHARD, StateVersion
+from reliable_spark.ledger.ledger import effects
 from reliable_spark.ledger.tables import table_uri
 from reliable_spark.state.change_files import ROWS, Change, ChangeFile, ChangeFiles, newest, shard_name
 from reliable_spark.state.change_table import ChangeTable, check_not_ahead
@@ -74,9 +75,11 @@ class States:
         files: defaultdict[str, list[ChangeFile]] = defaultdict(list)
         for change in map(Change.from_json, reports):
             files[change.state].append(change.file)
-        for name, changed in files.items():
-            if name in self._tables:
-                self._tables[name].commit(changed, batch_id)
+        for name, table in self._tables.items():
+            if name in files:
+                effects.debug("commit state %s", name)
+                table.commit(files[name], batch_id)
+        effects.debug("committed states")
 
     def divide(self) -> None:
         """Bring every state into as many shards as rows are divided into now.
@@ -88,6 +91,7 @@ class States:
                 log.warning("state %s is divided anew, from %d shards into %d", name, table.shards, self._shards)
                 old = [file for files in table.snapshot.files.values() for file in files]
                 new = self._divided(self._uris[name], table.snapshot.sequence)
+                effects.debug("divide state %s", name)
                 table.replace(old, new)
 
     def _divided(self, uri: str, sequence: int) -> list[ChangeFile]:
@@ -104,7 +108,9 @@ class States:
             ]
             if merges:
                 merged = self._spark.sparkContext.parallelize(merges, len(merges)).map(lambda merge: merge()).collect()
+                effects.debug("upkeep: compact state %s", name)
                 table.replace([file for merge in merges for file in merge.files], merged)
+                effects.debug("upkeep: forget files of state %s", name)
                 table.forget()
 
 

@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 from deltalake import DeltaTable
+from rich.table import Table
 
 from reliable_spark.jars import delta_jars
 from reliable_spark.ledger.audit import audit
@@ -31,9 +34,12 @@ class Chain:
     """One ledger and one sink over many processes.
 
     Attributes:
+        JOB: what is run.
         rows: how many source rows were given so far.
         ran: how each effect's process ended.
     """
+
+    JOB: ClassVar[str] = "tests/crash/job.py"
 
     directory: Path
     sink: str
@@ -86,8 +92,10 @@ class Chain:
         """Run the job by spark-submit in a process group of its own."""
         spark_submit = str(Path(sys.executable).with_name("spark-submit"))
         quiet = f"-Dlog4j2.configurationFile={ROOT / 'reliable_spark' / 'log4j2.properties'}"
-        options = ["--master", "local[2]", "--jars", ",".join(delta_jars()), "--driver-java-options", quiet]
-        job = [str(ROOT / "tests/crash/job.py"), "--directory", str(self.directory)]
+        java = f"{quiet} -XX:TieredStopAtLevel=1"  # as tests/conf has it, which this replaces
+        options = ["--master", "local[2]", "--jars", ",".join(delta_jars()), "--driver-java-options", java]
+        options += ["--conf", f"spark.local.dir={self.directory / 'local'}"]  # a killed JVM leaves it behind
+        job = [str(ROOT / self.JOB), "--directory", str(self.directory)]
         job += ["--sink", self.sink, "--delivery", self.delivery, *(["--random"] if self.is_random else [])]
         start = "import os,sys; os.environ['KILLED_GROUP']=str(os.getpid()); os.execv(sys.argv[1], sys.argv[1:])"
         return subprocess.run(
@@ -102,14 +110,17 @@ class Chain:
 
     def written(self) -> Counter[tuple[int, int]]:
         """How often each child of each row is in the sink."""
+        return Counter((row["id"], row["child"]) for row in self.rows_written())
+
+    def rows_written(self) -> list[dict[str, Any]]:
+        """What is in the sink."""
         out = self.directory / "out"
-        if self.sink == "delta":
-            if not DeltaTable.is_deltatable(str(out / "table")):
-                return Counter()
-            rows = DeltaTable(str(out / "table")).to_pyarrow_table().to_pylist()
-        else:
-            rows = [row for file in out.glob("*.json") for row in json.loads(file.read_text())]
-        return Counter((row["id"], row["child"]) for row in rows)
+        if self.sink == "function":
+            return [row for file in out.glob("*.json") for row in json.loads(file.read_text())]
+        if not DeltaTable.is_deltatable(str(out / "table")):
+            return []
+        rows: list[dict[str, Any]] = DeltaTable(str(out / "table")).to_pyarrow_table().to_pylist()
+        return rows
 
     def check_while_unfinished(self, effect: str) -> None:
         """What holds at any moment: the ledger balances, and nothing is in the sink more often than promised."""
@@ -136,6 +147,15 @@ class Chain:
         else:
             assert max(written.values()) == 1, self.name
             assert set(written) <= acked, self.name
+
+
+def matrix(chains: Sequence[Chain]) -> Table:
+    """What was killed where."""
+    effects = sorted({effect for chain in chains for effect in chain.ran}, key=lambda each: (each.split()[-1], each))
+    table = Table("killed at", *(chain.name for chain in chains))
+    for effect in effects:
+        table.add_row(effect, *(chain.ran.get(effect, "–") for chain in chains))
+    return table
 
 
 def _end_of(process: subprocess.CompletedProcess[str]) -> str:

@@ -79,35 +79,53 @@ def write_files(directory: Path, delivery: str, dies: bool) -> Callable[[DataFra
     return write
 
 
-def main(arguments: list[str]) -> None:
+def given(arguments: list[str]) -> argparse.Namespace:
+    """What the chain says; from here on this process dies where it is to die."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--sink", choices=["delta", "function"], required=True)
     parser.add_argument("--delivery", required=True)
     parser.add_argument("--random", action="store_true")
-    parser.add_argument("--kill-at")
+    parser.add_argument("--kill-at", default="")
     parser.add_argument("--row", type=int, default=-1)
-    given = parser.parse_args(arguments)
-    dies_in_sink = given.kill_at == IN_THE_SINK
-    if given.kill_at:
+    told = parser.parse_args(arguments)
+    if told.kill_at:
         effects = logging.getLogger("reliable_spark.effects")
         effects.setLevel(logging.DEBUG)
-        effects.addHandler(KillAt(given.kill_at))
-        if given.kill_at.startswith("upkeep"):
+        effects.addHandler(KillAt(told.kill_at))
+        if told.kill_at.startswith("upkeep"):
             loop.UPKEEP_BATCHES = 1  # type: ignore[misc]
-    out = given.directory / "out"
+    return told
+
+
+def source(told: argparse.Namespace) -> rs.AnchoredFrame:
+    """The rows of the source."""
+    rows = rs.session("crash").readStream.schema("id long").option("maxFilesPerTrigger", 1)
+    return rs.anchored(rows.json(str(told.directory / "in")), "id")
+
+
+def run(frame: rs.AnchoredFrame, told: argparse.Namespace) -> rs.Outcome:
+    """Run the frame into the sink until nothing is pending."""
+    out = told.directory / "out"
     out.mkdir(exist_ok=True)
-    row = given.row if dies_in_sink and given.sink == "delta" else None
-    sink = str(out / "table") if given.sink == "delta" else write_files(out, given.delivery, dies_in_sink)
-    spark = rs.session("crash")
-    source = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(given.directory / "in"))
-    frame = rs.anchored(source, "id").bolt(split(given.random, row), "id long, child int, value double")
+    function = write_files(out, told.delivery, told.kill_at == IN_THE_SINK)
     settings = rs.Settings(
-        delivery=given.delivery, backoff_initial_s=0.05, backoff_max_s=0.1, message_timeout_s=0.2, max_bad_ratio=1
+        delivery=told.delivery, backoff_initial_s=0.05, backoff_max_s=0.1, message_timeout_s=0.2, max_bad_ratio=1
     )
-    query = frame.start(sink, ledger=given.directory / "ledger", settings=settings, trigger="availableNow")
+    query = frame.start(
+        str(out / "table") if told.sink == "delta" else function,
+        ledger=told.directory / "ledger",
+        settings=settings,
+        trigger="availableNow",
+    )
     query.await_termination()
-    print(query.outcome())
+    return query.outcome()
+
+
+def main(arguments: list[str]) -> None:
+    told = given(arguments)
+    row = told.row if told.kill_at == IN_THE_SINK and told.sink == "delta" else None
+    print(run(source(told).bolt(split(told.random, row), "id long, child int, value double"), told))
 
 
 if __name__ == "__main__":

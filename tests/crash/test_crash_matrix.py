@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from rich.table import Table
 
-from tests.crash.chain import Chain
+from tests.crash.chain import Chain, matrix
 from tests.crash.job import IN_THE_SINK
 
 MODES = ["at_most_once", "at_least_once", "exactly_once"]
@@ -54,10 +53,6 @@ def test_a_process_killed_at_every_effect_keeps_its_promise(
 @pytest.mark.soak
 def test_the_matrix_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Print what was killed where."""
-    effects = sorted({effect for chain in _ended for effect in chain.ran}, key=lambda each: (each.split()[-1], each))
-    table = Table("killed at", *(chain.name for chain in _ended))
-    for effect in effects:
-        table.add_row(effect, *(chain.ran.get(effect, "–") for chain in _ended))
     with capsys.disabled():
-        Console(width=200).print(table)
+        Console(width=200).print(matrix(_ended))
     assert len(_ended) == len(CHAINS)
