@@ -225,9 +225,8 @@ def test_a_stop_while_the_source_waits_is_no_error_of_sparks(source: Source, tmp
     frame = source.stream().anchored("id").fail("_attempt = 1", "later")
     settings = rs.Settings(max_pending=5, backoff_initial_s=3600, backoff_max_s=3600, max_bad_ratio=1)
     with frame.start(None, ledger=str(tmp_path / "ledger"), settings=settings) as query:
-        while query.is_active and not query._loop.is_full():
-            query._stop.wait(0.1)
-        while query.is_active and query.streaming_query.status["message"] == "Waiting for data to arrive":
+        second = tmp_path / "ledger" / "checkpoint" / "offsets" / "1"
+        while query.is_active and not (second.exists() and query._in_hand.locked()):
             query._stop.wait(0.1)
     assert query.streaming_query.exception() is None
     assert (query.outcome().anchored, query.outcome().pending) == (10, 10)
