@@ -26,7 +26,7 @@ INTRODUCTION = """\
 # Benchmarks
 
 What `python -m benchmarks` measured; each benchmark says in its first line what it asks. Both sides of a line ran in
-turns in one process tree on the same machine; figures are medians of five rounds after five that are not counted, and
+turns in one process tree on the same machine; figures are medians of five rounds after some that are not counted, and
 the ratio is the median of the rounds' ratios.
 """
 
