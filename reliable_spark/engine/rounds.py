@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from typing import Final
 
 import numpy as np
 from pyspark.sql import DataFrame
@@ -15,6 +17,11 @@ from reliable_spark.engine.evaluation import Evaluation, Evaluator
 from reliable_spark.engine.failures import Known, Tree
 from reliable_spark.engine.lineage import column
 from reliable_spark.engine.protocol import Batch
+
+_LOG = logging.getLogger(__name__)
+
+EVALUATIONS_EXPECTED: Final = 3
+"""Failures that depend on the rows are all known after two evaluations of a batch, and the third one has none."""
 
 
 class BackoffRounds:
@@ -111,11 +118,22 @@ def once_without_partial(evaluator: Evaluator, batch: Batch, failures_max: int) 
         failures_max: more failures than this are not for the driver to handle.
 
     Returns:
-        None when the batch has to be traced. Cost: one evaluation, and one more whenever such trees were found.
+        None when the batch has to be traced. Cost: one evaluation, and one more whenever such trees were found: when
+        these are others each time, by chance, that is said in the log.
     """
     poison = evaluator.known
     try:
+        number = 0
         while True:
+            number += 1
+            if number > EVALUATIONS_EXPECTED and number & (number - 1) == 0:
+                # at the 4th, the 8th, the 16th
+                _LOG.warning(
+                    "batch %d is evaluated for the %dth time, since each time other rows fail behind a state: let what "
+                    "fails by chance, such as a call of a service, come before stateful()",
+                    batch.batch_id,
+                    number,
+                )
             evaluation = evaluator.once(batch, failures_max)
             if evaluation is None:
                 return None
