@@ -54,7 +54,7 @@ class States:
     """
 
     def __init__(self, node: Node, spark: SparkSession, ledger: str, ledger_id: str, last_batch_id: int) -> None:
-        self._spark = spark
+        self._spark, self._ledger, self._ledger_id = spark, ledger, ledger_id
         self._uris = {step.name: state_uri(ledger, step.name) for step in stateful_steps(node)}
         self._tables = {name: ChangeTable(uri, ledger_id) for name, uri in self._uris.items()}
         for name, table in self._tables.items():
@@ -75,7 +75,10 @@ class States:
         files: defaultdict[str, list[ChangeFile]] = defaultdict(list)
         for change in map(Change.from_json, reports):
             files[change.state].append(change.file)
-        for name, table in self._tables.items():
+        # a bolt that is no longer in the frame has changed its state all the same
+        gone = {name: state_uri(self._ledger, name) for name in files if name not in self._tables}
+        tables = self._tables | {name: ChangeTable(uri, self._ledger_id) for name, uri in gone.items()}
+        for name, table in tables.items():
             if name in files:
                 effects.debug("commit state %s", name)
                 table.commit(files[name], batch_id)

@@ -212,6 +212,23 @@ def test_a_crash_counts_nothing_twice(
     assert Counter(str(row["k"]) for row in written) == ACKED
 
 
+def test_a_bolt_that_is_gone_after_a_crash_has_counted_all_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch was settled; what was left to try again is counted by the bolt in its place."""
+
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    frame = numbers(spark).anchored("id")
+    with monkeypatch.context() as patch:
+        patch.setattr(States, "commit", crash)
+        with pytest.raises(KeyboardInterrupt):
+            run(frame.stateful(count, key="k", schema=COUNTED), tmp_path)
+    run(frame.stateful(count, key="k", schema=COUNTED, name="other"), tmp_path)
+    assert Counter(state_of(tmp_path)) + Counter(state_of(tmp_path, "other")) == ACKED
+
+
 def test_a_stream_keeps_its_state_and_its_files_few(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
