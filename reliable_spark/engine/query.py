@@ -21,6 +21,9 @@ from reliable_spark.errors import OperatingError
 
 IDLE_POLL_S = 0.2
 STOP_WAIT_MS = 60_000
+INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
+"""By this text Spark knows a batch that its own stop has interrupted, and does not log it as an error. Source: its
+`StreamExecution.isInterruptionException`, whose expression overflows the stack when the text is long."""
 
 
 class Query:
@@ -100,10 +103,15 @@ class Query:
         except BaseException as error:
             self._error = self._error or error
             raise
-        # Spark must not think that the batch was run: its stop interrupts this thread, and so is no error to it
-        java: Any = frame.sparkSession._jvm
+        # Spark must not think that the batch was run
+        with suppress(Exception):
+            self._wait_in_java()
+        raise OperatingError(INTERRUPTED)
+
+    def _wait_in_java(self) -> None:
+        """Wait on the thread of Spark's query until its stop interrupts that."""
+        java: Any = self._spark._jvm
         java.java.lang.Thread.sleep(STOP_WAIT_MS)
-        raise OperatingError("the query was stopped")
 
     def _end_source(self) -> None:
         """Let the batch in hand end, and take no other: Spark's own stop would interrupt it wherever it is."""

@@ -229,4 +229,5 @@ def test_a_stop_while_the_source_waits_is_no_error_of_sparks(source: Source, tmp
         while query.is_active and not (second.exists() and query._in_hand.locked()):
             query._stop.wait(0.1)
     assert query.streaming_query.exception() is None
+    assert query.streaming_query.status["message"] == "Stopped"
     assert (query.outcome().anchored, query.outcome().pending) == (10, 10)
