@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from rich.console import Console
-from rich.progress import track
+from tqdm import tqdm
 
 T = TypeVar("T")
 Pair = tuple[float, float]
@@ -138,9 +138,8 @@ def timed(work: Callable[..., object], *arguments: Any) -> Callable[[], float]:
 
 def rounds_of(options: Options) -> Iterable[int]:
     """The numbers of the rounds, those that are not counted below 0; with a bar on a terminal."""
-    console = Console(stderr=True)
     numbers = range(-options.warm_up, options.rounds)
-    return track(numbers, "rounds", console=console, transient=True, disable=not console.is_terminal)
+    return tqdm(numbers, file=sys.stderr, unit=" rounds", leave=False, disable=None)
 
 
 def in_turns(
