@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import accumulate
 from typing import Any
 
-import pyarrow as pa
-from deltalake import DeltaTable
-
 from reliable_spark.engine.admission import UNLIMITED, Admission
-from reliable_spark.ledger.tables import ledger_errors
 from reliable_spark.stages.backlog import Backlog
-from reliable_spark.stages.queue import BATCH_ID
+from reliable_spark.stages.queue import batch_of_files
 
 
 class SourceAdmission(Admission):
@@ -45,15 +42,7 @@ def whole_commits(queue: str, upto: int, files: int) -> int:
         The files of the commits that lie there and are not more than that, or of the first one alone; no limit when
         all of them are fewer, since of those to come nobody knows where they end. Cost: 5 ms, no data is read.
     """
-    with ledger_errors("read", queue):
-        actions = pa.table(DeltaTable(queue).get_add_actions(flatten=True))
-    name = f"max.{BATCH_ID}"
-    if name not in actions.column_names:
-        return UNLIMITED
-    waiting: dict[int, int] = {}
-    for batch_id in sorted(actions[name].to_pylist()):
-        if batch_id > upto:
-            waiting[batch_id] = waiting.get(batch_id, 0) + 1
+    waiting = Counter(sorted(batch_id for batch_id in batch_of_files(queue) if batch_id > upto))
     ends = list(accumulate(waiting.values()))
     if not ends or ends[-1] <= files:
         return UNLIMITED

@@ -114,11 +114,20 @@ def last_batch_before(path: str, offset: str) -> int:
     """
     place = json.loads(offset)
     version = place["reservoirVersion"] - (place["index"] < 0)
+    return max(batch_of_files(path, version), default=-1)
+
+
+def batch_of_files(path: str, version: int | None = None) -> list[int]:
+    """The batch that wrote each file of a queue. Cost: 5 ms, no data is read.
+
+    Args:
+        path: the queue.
+        version: as of which version; the newest when None.
+    """
     with ledger_errors("read", path):
         actions = pa.table(DeltaTable(path, version=version).get_add_actions(flatten=True))
     name = f"max.{BATCH_ID}"
-    last = pc.max(actions[name]).as_py() if name in actions.column_names else None
-    return -1 if last is None else int(last)
+    return pc.drop_null(actions[name]).to_pylist() if name in actions.column_names else []
 
 
 def forget_taken(path: str, upto: int) -> bool:
