@@ -55,10 +55,9 @@ class States:
 
     def __init__(self, node: Node, spark: SparkSession, ledger: str, ledger_id: str, last_batch_id: int) -> None:
         self._spark, self._ledger, self._ledger_id = spark, ledger, ledger_id
-        self._uris = {step.name: state_uri(ledger, step.name) for step in stateful_steps(node)}
-        self._tables = {name: ChangeTable(uri, ledger_id) for name, uri in self._uris.items()}
+        self._tables = {step.name: self._opened(step.name) for step in stateful_steps(node)}
         for name, table in self._tables.items():
-            check_not_ahead(table, last_batch_id, self._uris[name])
+            check_not_ahead(table, last_batch_id, self._uri(name))
         self._shards = int(str(spark.conf.get("spark.sql.shuffle.partitions")))
 
     def version(self, name: str, changes: Iterable[Change]) -> StateVersion:
@@ -76,13 +75,18 @@ class States:
         for change in map(Change.from_json, reports):
             files[change.state].append(change.file)
         # a bolt that is no longer in the frame has changed its state all the same
-        gone = {name: state_uri(self._ledger, name) for name in files if name not in self._tables}
-        tables = self._tables | {name: ChangeTable(uri, self._ledger_id) for name, uri in gone.items()}
-        for name, table in tables.items():
+        gone = {name: self._opened(name) for name in files if name not in self._tables}
+        for name, table in (self._tables | gone).items():
             if name in files:
                 effects.debug("commit state %s", name)
                 table.commit(files[name], batch_id)
         effects.debug("committed states")
+
+    def _uri(self, name: str) -> str:
+        return state_uri(self._ledger, name)
+
+    def _opened(self, name: str) -> ChangeTable:
+        return ChangeTable(self._uri(name), self._ledger_id)
 
     def divide(self) -> None:
         """Bring every state into as many shards as rows are divided into now.
@@ -93,7 +97,7 @@ class States:
             if table.shards not in (None, self._shards):
                 log.warning("state %s is divided anew, from %d shards into %d", name, table.shards, self._shards)
                 old = [file for files in table.snapshot.files.values() for file in files]
-                new = self._divided(self._uris[name], table.snapshot.sequence)
+                new = self._divided(self._uri(name), table.snapshot.sequence)
                 effects.debug("divide state %s", name)
                 table.replace(old, new)
 
@@ -106,7 +110,7 @@ class States:
         """Compact what has become many files. Cost: a Spark job over the files that are worth it."""
         for name, table in self._tables.items():
             merges = [
-                Merge(self._uris[name], tuple(files), table.is_oldest(files[0]))
+                Merge(self._uri(name), tuple(files), table.is_oldest(files[0]))
                 for files in table.worth_merging().values()
             ]
             if merges:
