@@ -217,7 +217,6 @@ class DeltaTables:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._made: dict[str, LedgerTable] = {}
 
     def exists(self, name: str) -> bool:
         """Whether there is such a table.
@@ -235,7 +234,7 @@ class DeltaTables:
         Raises:
             LedgerError: the place cannot be written.
         """
-        self._made[name] = LedgerTable.create(table_uri(self._path, name), schema, description)
+        LedgerTable.create(table_uri(self._path, name), schema, description)
 
     def open(self, name: str) -> Table:
         """Open a table at its newest version.
@@ -243,7 +242,7 @@ class DeltaTables:
         Raises:
             LedgerError: there is none, or it cannot be read.
         """
-        return self._made.pop(name, None) or LedgerTable(table_uri(self._path, name))
+        return LedgerTable(table_uri(self._path, name))
 
 
 def _configuration() -> dict[str, str]:
