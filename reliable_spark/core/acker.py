@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
 from reliable_spark.core.ids import Longs
-from reliable_spark.core.radix_fold import Each, Places, combined
+from reliable_spark.core.radix_fold import Each, Places, Sparse, xored
 from reliable_spark.core.timeouts import check_buckets
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ _OPEN = -1
 _DTYPES: dict[str, type[np.generic]] = {
     "anchor": np.int64, "ack_val": np.int64, "value": np.int64, "task": np.int32, "generation": np.int32,
     "kind": np.int8, "verdict": np.int8, "failed": np.bool_, "reset": np.bool_,
-}  # fmt: skip
-_OPERATIONS: dict[str, np.ufunc] = {
-    "ack_val": np.bitwise_xor, "task": np.maximum, "failed": np.logical_or, "reset": np.logical_or,
 }  # fmt: skip
 _NULL_MEANS: dict[str, int | bool] = {"ack_val": 0, "task": NO_TASK, "failed": False, "reset": False}
 
@@ -133,7 +130,7 @@ class Folded(_Columns):
         anchor is a ValueError, no such column a KeyError. Cost: no copy of numbers if ascending, else a sort.
         """
         columns = _from_arrow(table, cls)
-        return cls(**columns) if _ascending(columns["anchor"]) else _reduced(columns)
+        return cls(**columns) if _ascending(columns["anchor"]) else _reduced(**columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,16 +167,18 @@ def fold(messages: Messages, each: Each = map) -> Folded:
     `each` runs the parts of the work: `map` of a pool of threads runs them side by side.
     Cost: a radix sort of n anchors, no Python per tree. Source: the XORs of `Acker.execute`, taken together.
     """
-    value = np.where(messages.kind <= Kind.ACK, messages.value, 0)
-    task = np.where(messages.kind == Kind.INIT, messages.task, np.int32(NO_TASK))
-    failed, reset = messages.kind == Kind.FAIL, messages.kind == Kind.RESET
-    said = {"anchor": messages.anchor, "ack_val": value, "task": task, "failed": failed, "reset": reset}
-    return _reduced(said, each)
+    kind, value = messages.kind, messages.value
+    flags = {}
+    if kind.max(initial=Kind.INIT) > Kind.ACK:
+        value = np.where(kind <= Kind.ACK, value, 0)
+        flags = {"failed": kind == Kind.FAIL, "reset": kind == Kind.RESET}
+    task = Sparse(kind == Kind.INIT, messages.task, np.maximum, NO_TASK)
+    return _combined(messages.anchor, value, task, flags, each)
 
 
 def combine(first: Folded, second: Folded) -> Folded:
     """The fold of both sets together: associative, commutative, empty is neutral. Cost: one sort of both."""
-    return _reduced(_stacked(first, second))
+    return _reduced(**_stacked(first, second))
 
 
 def merge(trees: Trees, folded: Folded, generation: int, high_water: int | None = None) -> tuple[Trees, Answers]:
@@ -223,11 +222,18 @@ def rotate(trees: Trees, generation: int, buckets: int = 3) -> tuple[Trees, Answ
     return trees._rows(~leaving), Answers(late.anchor, verdict, late.task)
 
 
-def _reduced(said: dict[str, npt.NDArray[Any]], each: Each = map) -> Folded:
+def _reduced(anchor: Longs, ack_val: Longs, task: Ints, failed: Flags, reset: Flags) -> Folded:
     """Rows of one anchor combined into one."""
-    columns = {name: said[name] for name in _OPERATIONS}
-    anchor, columns = combined(said["anchor"], columns, _OPERATIONS, each)
-    return Folded(anchor, **columns)
+    owned = Sparse(task != NO_TASK, task, np.maximum, NO_TASK)
+    return _combined(anchor, ack_val, owned, {"failed": failed, "reset": reset})
+
+
+def _combined(anchor: Longs, value: Longs, task: Sparse, flags: dict[str, Flags], each: Each = map) -> Folded:
+    """Rows of one anchor combined into one; a flag that is not given is nobody's."""
+    raised = [Sparse(flag, flag, np.logical_or, False) for flag in flags.values()]
+    anchor, (ack_val, owner, *others) = xored(anchor, value, [task, *raised], each)
+    lowered = {name: np.zeros(len(anchor), dtype=np.bool_) for name in ("failed", "reset")}
+    return Folded(anchor, ack_val, owner, **lowered | dict(zip(flags, others, strict=True)))
 
 
 def _touched(trees: Trees, folded: Folded, known: Flags, home: Places, generation: int) -> Trees:

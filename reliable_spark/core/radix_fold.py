@@ -1,6 +1,6 @@
 """Rows of one key combined into one: a radix sort whose second step happens in the cache.
 
-The rows are divided by the key's top byte, then each part is ordered by the 16 bits below it. Among hashes these 24
+The rows are divided by the key's top bits, then each part is ordered by the 16 bits below them. Among hashes these 23
 bits leave little in disorder, which a stable sort puts right in about one pass; any keys are ordered right, and only
 the time differs. numpy's own sort of 64-bit numbers takes four times as long where its AVX-512 form meets an AMD
 processor, and no parts of it run side by side. Rows that fit into the cache are not divided.
@@ -8,8 +8,8 @@ processor, and no parts of it run side by side. Rows that fit into the cache are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,80 +18,118 @@ import numpy.typing as npt
 from reliable_spark.core.ids import Longs
 
 Places = npt.NDArray[np.intp]
-Rows = list[npt.NDArray[Any]]
-"""The key and the columns that go with it."""
-Columns = dict[str, npt.NDArray[Any]]
+Column = npt.NDArray[Any]
+Rows = tuple[Longs, Column]
+"""Keys, and a value of each."""
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """`map`, or the `map` of a pool of threads."""
 
-_PARTS = 256
+_TOP_BITS = 7
+_PARTS = 1 << _TOP_BITS
+_SIGN = np.uint64(1 << 63)
 _BLOCK_ROWS = 1 << 19
 _DIVIDED_ROWS_MIN = 1 << 19
-_LEAST = np.int64(-(2**63))
 
 
-def combined(
-    key: Longs, columns: Columns, operations: Mapping[str, np.ufunc], each: Each = map
-) -> tuple[Longs, Columns]:
-    """Combine the rows of one key, each column by its operation; for all of them 0 with 0 must be 0.
+@dataclass(frozen=True, eq=False)
+class Sparse:
+    """A column that few rows have a value in.
+
+    Attributes:
+        has: which rows have one.
+        values: of every row's length; what the other rows hold is ignored.
+        operation: combines two values.
+        nothing: what a key gets of which no row has a value; combined with a value it gives that value.
+    """
+
+    has: npt.NDArray[np.bool_]
+    values: Column
+    operation: np.ufunc
+    nothing: int | bool
+
+    def rows(self, key: Longs, block: slice) -> Rows:
+        """The rows of a block that have a value."""
+        places = np.flatnonzero(self.has[block])
+        return key[block].take(places), self.values[block].take(places)
+
+    def of_keys(self, keys: Longs, rows: Rows) -> Column:
+        """The values of ascending keys, among which the rows' keys all are."""
+        column = np.full(len(keys), self.nothing, dtype=self.values.dtype)
+        self.operation.at(column, np.searchsorted(keys, rows[0]), rows[1])
+        return column
+
+
+def xored(key: Longs, value: Column, sparse: Sequence[Sparse] = (), each: Each = map) -> tuple[Longs, list[Column]]:
+    """Combine the rows of one key: the values by XOR, and each sparse column by its operation.
 
     Args:
         key: any numbers, in any order.
-        columns: of the key's length.
-        operations: for each column, what combines two of its values.
+        value: of the key's length.
+        sparse: the columns in which few rows have a value.
         each: runs the parts of the work; `map` of a thread pool runs them side by side.
 
     Returns:
-        The distinct keys, ascending, and the columns.
+        The distinct keys, ascending, and the columns in the order given, that of the values first.
     """
     if not len(key):
-        return key, columns
-    said = [name for name, column in columns.items() if column.any()]
-    rows = [key, *(columns[name] for name in said)]
+        return key, [value, *(column.values for column in sparse)]
     is_divided = len(key) >= _DIVIDED_ROWS_MIN
+    block_rows = _BLOCK_ROWS if is_divided else len(key)
 
-    def of_part(part: Rows) -> tuple[Longs, Columns]:
-        order = _order_of(part[0], 40 if is_divided else 48)
-        keys, *values = (column.take(order) for column in part)
-        starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-        done = {name: np.zeros(len(starts), dtype=column.dtype) for name, column in columns.items()}
-        for name, column in zip(said, values, strict=True):
-            done[name] = operations[name].reduceat(column, starts)
-        return keys.take(starts), done
+    def rows_of(first: int) -> list[Rows]:
+        block = slice(first, first + block_rows)
+        return [(key[block], value[block]), *(column.rows(key, block) for column in sparse)]
 
-    parts = list(_each_part(rows, of_part, each)) if is_divided else [of_part(rows)]
-    return (
-        np.concatenate([keys for keys, _ in parts]),
-        {name: np.concatenate([done[name] for _, done in parts]) for name in columns},
-    )
+    def of_part(part: list[Rows]) -> list[Column]:
+        return _xored(part, sparse, 48 - _TOP_BITS if is_divided else 48)
+
+    parts = list(_each_part(rows_of, range(0, len(key), block_rows), of_part, each)) if is_divided else []
+    keys, *columns = map(np.concatenate, zip(*(parts or [of_part(rows_of(0))]), strict=True))
+    return keys, columns
 
 
-def _each_part(rows: Rows, work: Callable[[Rows], Any], each: Each) -> Iterable[Any]:
+def _xored(part: list[Rows], sparse: Sequence[Sparse], shift: int) -> list[Column]:
+    """The distinct keys of a part, and their columns."""
+    (key, value), *others = part
+    order = _order_of(key, shift)
+    key = key.take(order)
+    starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+    keys = key.take(starts)
+    xors = np.bitwise_xor.reduceat(value.take(order), starts)
+    return [keys, xors, *(column.of_keys(keys, rows) for column, rows in zip(sparse, others, strict=True))]
+
+
+def _each_part(
+    rows_of: Callable[[int], list[Rows]], blocks: Iterable[int], work: Callable[[list[Rows]], Any], each: Each
+) -> Iterable[Any]:
     """Divide rows into parts and work on each that is not empty; every key of one is less than any of the next."""
-    blocks = list(each(partial(_divided, rows), range(0, len(rows[0]), _BLOCK_ROWS)))
-    sizes = (sum(len(block[0][number]) for block in blocks) for number in range(_PARTS))
+    divided = list(each(lambda first: [_divided(*rows) for rows in rows_of(first)], blocks))
+    columns = range(len(divided[0]))
 
     def on_part(number: int) -> Any:
-        return work([np.concatenate([block[place][number] for block in blocks]) for place in range(len(rows))])
+        return work([_joined([block[place] for block in divided], number) for place in columns])
 
-    return each(on_part, [number for number, size in enumerate(sizes) if size])
+    is_there = [any(block[0][2][number] < block[0][2][number + 1] for block in divided) for number in range(_PARTS)]
+    return each(on_part, np.flatnonzero(is_there).tolist())
 
 
-def _divided(rows: Rows, first: int) -> list[Rows]:
-    """One block of rows by the top byte of their keys: for each column its parts."""
-    block = [column[first : first + _BLOCK_ROWS] for column in rows]
-    top = _bits(block[0], 56, np.uint8)
-    ends = np.cumsum(np.bincount(top, minlength=_PARTS))[:-1]
+def _divided(key: Longs, value: Column) -> tuple[Longs, Column, list[int]]:
+    """Rows ordered by the top bits of their keys, and where each part begins and the last one ends."""
+    top = ((key.view(np.uint64) ^ _SIGN) >> np.uint64(64 - _TOP_BITS)).astype(np.uint8)
     order = np.argsort(top, kind="stable")
-    return [np.split(column.take(order), ends) for column in block]
+    ends = np.cumsum(np.bincount(top, minlength=_PARTS))
+    return key.take(order), value.take(order), [0, *ends.tolist()]
+
+
+def _joined(blocks: list[tuple[Longs, Column, list[int]]], number: int) -> Rows:
+    """One part of all blocks."""
+    slices = [slice(ends[number], ends[number + 1]) for _, _, ends in blocks]
+    key = np.concatenate([block[0][part] for block, part in zip(blocks, slices, strict=True)])
+    return key, np.concatenate([block[1][part] for block, part in zip(blocks, slices, strict=True)])
 
 
 def _order_of(key: Longs, shift: int) -> Places:
     """The order that sorts keys: by 16 of their bits first, the others after that."""
-    order = np.argsort(_bits(key, shift, np.uint16), kind="stable")
+    bits = ((key.view(np.uint64) ^ _SIGN) >> np.uint64(shift)).astype(np.uint16)
+    order = np.argsort(bits, kind="stable")
     return order.take(np.argsort(key.take(order), kind="stable"))
-
-
-def _bits(key: Longs, shift: int, kind: type[np.unsignedinteger[Any]]) -> npt.NDArray[np.unsignedinteger[Any]]:
-    """The bits of the keys from there on, as many as the type has; in the order of the keys, negative ones too."""
-    return ((key ^ _LEAST) >> shift).astype(kind)

@@ -10,9 +10,8 @@ import pytest
 
 from reliable_spark.core import radix_fold
 from reliable_spark.core.ids import Longs
-from reliable_spark.core.radix_fold import Columns, combined
+from reliable_spark.core.radix_fold import Column, Sparse, xored
 
-OPERATIONS: dict[str, np.ufunc] = {"value": np.bitwise_xor, "most": np.maximum, "any": np.logical_or}
 ROWS = 300_000
 KEYS: dict[str, Callable[[np.random.Generator], Longs]] = {
     "hashes": lambda random: random.integers(-(2**63), 2**63 - 1, 20_000),
@@ -22,24 +21,27 @@ KEYS: dict[str, Callable[[np.random.Generator], Longs]] = {
 }
 
 
-def by_one_sort(key: Longs, columns: Columns) -> tuple[Longs, Columns]:
+def by_one_sort(key: Longs, value: Longs, sparse: list[Sparse]) -> tuple[Longs, list[Column]]:
     """What is wanted, by the plainest way."""
     order = np.argsort(key, kind="stable")
     keys, starts = np.unique(key[order], return_index=True)
-    wanted: Columns = {}
-    for name, column in columns.items():
-        wanted[name] = OPERATIONS[name].reduceat(column[order], starts)
+    wanted: list[Column] = [np.bitwise_xor.reduceat(value[order], starts)]
+    for column in sparse:
+        filled = np.where(column.has, column.values, column.values.dtype.type(column.nothing))
+        wanted.append(column.operation.reduceat(filled[order], starts))
     return keys, wanted
 
 
-def rows_of(keys: Longs, random: np.random.Generator) -> tuple[Longs, Columns]:
-    """Every key several times, in any order, with columns."""
-    columns: Columns = {
-        "value": random.integers(-(2**63), 2**63 - 1, ROWS),
-        "most": random.integers(-1, 100, ROWS, dtype=np.int32),
-        "any": random.random(ROWS) < 0.01,
-    }
-    return random.choice(keys, ROWS), columns
+def rows_of(keys: Longs, random: np.random.Generator) -> tuple[Longs, Longs, list[Sparse]]:
+    """Every key several times, in any order, with columns; also one in which no row has a value."""
+    numbers = random.integers(0, 100, ROWS, dtype=np.int32)
+    flags = random.random(ROWS) < 0.01
+    sparse = [
+        Sparse(random.random(ROWS) < 0.1, numbers, np.maximum, -1),
+        Sparse(flags, flags, np.logical_or, False),
+        Sparse(np.zeros(ROWS, dtype=np.bool_), numbers, np.maximum, -1),
+    ]
+    return random.choice(keys, ROWS), random.integers(-(2**63), 2**63 - 1, ROWS), sparse
 
 
 @pytest.mark.parametrize("kind", KEYS)
@@ -51,19 +53,20 @@ def test_many_rows_are_combined_as_by_one_sort(
     monkeypatch.setattr(radix_fold, "_BLOCK_ROWS", 70_000)
     monkeypatch.setattr(radix_fold, "_DIVIDED_ROWS_MIN", divided_from)
     random = np.random.default_rng(5)
-    key, columns = rows_of(KEYS[kind](random), random)
-    wanted_keys, wanted = by_one_sort(key, columns)
+    key, value, sparse = rows_of(KEYS[kind](random), random)
+    wanted_keys, wanted = by_one_sort(key, value, sparse)
     with ThreadPoolExecutor(threads) as pool:
-        keys, done = combined(key, columns, OPERATIONS, pool.map if threads > 1 else map)
+        keys, done = xored(key, value, sparse, pool.map if threads > 1 else map)
     assert np.array_equal(keys, wanted_keys)
-    for name, column in wanted.items():
-        assert np.array_equal(done[name], column)
-        assert done[name].dtype == columns[name].dtype
+    for column, expected, given in zip(done, wanted, [value, *(each.values for each in sparse)], strict=True):
+        assert np.array_equal(column, expected)
+        assert column.dtype == given.dtype
 
 
-def test_a_column_of_zeros_stays_one() -> None:
-    """What nobody has said is nothing for any key."""
-    key = np.array([3, -1, 3])
-    keys, done = combined(key, {"value": np.zeros(3, dtype=np.int64), "any": np.zeros(3, dtype=np.bool_)}, OPERATIONS)
-    assert keys.tolist() == [-1, 3]
-    assert {name: column.tolist() for name, column in done.items()} == {"value": [0, 0], "any": [False, False]}
+def test_no_rows_are_no_keys() -> None:
+    """Nothing comes of nothing, in the columns' types."""
+    flags = np.empty(0, dtype=np.bool_)
+    nothing = np.empty(0, dtype=np.int64)
+    keys, done = xored(nothing, nothing, [Sparse(flags, flags, np.logical_or, False)])
+    assert (len(keys), [len(column) for column in done]) == (0, [0, 0])
+    assert [column.dtype for column in done] == [np.int64, np.bool_]
