@@ -95,14 +95,19 @@ class WorkerReports:
         """Forget what jobs that were never asked about have told, since those of a long stream would add up."""
         self._accumulator.value.clear()
 
-    def of(self, run: BoltRun, *, is_last: bool) -> tuple[DataFrame, int]:
+    def of(self, run: BoltRun, *, is_last: bool, are_whole: bool = False) -> tuple[DataFrame, int]:
         """Run a bolt whose workers report.
+
+        Args:
+            run: the bolt.
+            is_last: its children are leaves.
+            are_whole: each row that it gets is all of its tree, so its tuple id is its anchor too.
 
         Returns:
             The children with their own lineage, or without any when they are leaves; and the number of the report.
         """
         number = next(self._numbers)
-        return run.reporting(self._accumulator, number, is_last=is_last), number
+        return run.reporting(self._accumulator, number, is_last=is_last, are_whole=are_whole), number
 
     def take(self, number: int) -> Report:
         """The report of an evaluation whose job has ended."""
@@ -169,7 +174,8 @@ def _ids(answers: pa.RecordBatch) -> Longs:
 
 
 def _failures(answers: pa.RecordBatch, gone: Longs) -> list[tuple[int | None, int, dict[str, Any]]]:
-    rows = answers.select([ANCHOR, TUPLE_ID, FAILURE]).take(pa.array(gone))
+    anchor = ANCHOR if ANCHOR in answers.schema.names else TUPLE_ID
+    rows = answers.select([anchor, TUPLE_ID, FAILURE]).take(pa.array(gone))
     failed = rows.filter(rows.column(FAILURE).is_valid())
     values = zip(*(column.to_pylist() for column in failed.columns), strict=True)
     return [(anchor, tuple_id or 0, failure) for anchor, tuple_id, failure in values]
@@ -197,12 +203,11 @@ class BoltRun:
         """All answers as rows: childless ones too, with the parent's lineage, and with the columns in ANSWER."""
         return self.frame.mapInArrow(self._mapped(), answer_schema(self.schema, self.frame))
 
-    def reporting(self, reports: Accumulator[Numbered], number: int, *, is_last: bool) -> DataFrame:
-        """The children alone."""
+    def reporting(self, reports: Accumulator[Numbered], number: int, *, is_last: bool, are_whole: bool) -> DataFrame:
+        """The children alone; the last bolt is not sent what nobody asks for there."""
         task = ReportingTask(self._mapped(), reports, number, is_last)
-        given = self.frame
-        if is_last and not takes_context(self.task.bolt):
-            given = given.drop(ATTEMPT, MESSAGE_ID)
+        unused = [*(() if takes_context(self.task.bolt) else (ATTEMPT, MESSAGE_ID)), *((ANCHOR,) if are_whole else ())]
+        given = self.frame.drop(*unused) if is_last else self.frame
         return given.mapInArrow(task, child_schema(self.schema, self.frame, () if is_last else LINEAGE))
 
     def _mapped(self) -> ForkedTask | IsolatedOnRetry:

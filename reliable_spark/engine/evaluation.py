@@ -147,6 +147,7 @@ class Evaluator:
         fails_in_part = may_split(node) and may_fail(node, 0)
         self._expects_siblings = whole_trees and fails_in_part and not node.barriers and not self.has_state
         self._fails_after_state = may_fail_after_state(node)
+        self._ends_whole = not any(map(may_split, node.inputs))
 
     def context(self, exits: Exits, failure_bytes_max: int | None) -> EvaluationContext:
         """A context that shares the query's static sides."""
@@ -223,7 +224,7 @@ class Evaluator:
         exits = ObservedExits(self._counts_rare, self._workers)
         frames = self.given(batch.rows, exits)
         ending = compile_plan(self.node, frames, self.context(exits, FAILURE_BYTES_MAX), lambda frame: frame)
-        leaves = exits.leaves(ending, with_lineage=self._expects_siblings)
+        leaves = exits.leaves(ending, with_lineage=self._expects_siblings, are_whole=self._ends_whole)
         prepared = Prepared()
         with Stages(batch.rows.sparkSession) as stages:
             if self._expects_siblings:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import dis
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
+from typing import Any, Final
 
 import pyarrow as pa
 
 from reliable_spark.bolts import BatchContext, Bolt, TupleRow
 from reliable_spark.engine.columns import ATTEMPT, MESSAGE_ID
+
+_SUBSCRIPTS: Final = (("BINARY_SUBSCR", ""), ("BINARY_OP", "[]"))
+_READING_METHODS: Final = ("get", "items", "keys", "values")
+_SEES_ALL: Final = {"locals", "vars", "eval", "exec"}
 
 
 def context_of(batch: pa.RecordBatch) -> BatchContext:
@@ -21,19 +27,12 @@ def context_of(batch: pa.RecordBatch) -> BatchContext:
 
 def tuple_rows(rows: pa.RecordBatch, context: BatchContext) -> Iterator[TupleRow]:
     """The rows as dicts, each of which knows its place."""
-    names = rows.schema.names
-    columns = [_values_of(column) for column in rows.columns]
-    values = zip(*columns, strict=True) if columns else iter([()] * rows.num_rows)
-    for position, value in enumerate(values):
-        row = TupleRow(zip(names, value))  # noqa: B905 - a value has as many parts as there are columns
+    # asked for dicts, Arrow makes every value in Python: only where there is a map
+    has_map = any("map<" in str(kind) for kind in rows.schema.types)
+    for position, values in enumerate(rows.to_pylist(maps_as_pydicts="strict" if has_map else None)):
+        row = TupleRow(values)
         row.context, row.position = context, position
         yield row
-
-
-def _values_of(column: pa.Array) -> list[Any]:
-    # asked for dicts, Arrow makes every value in Python: only where there is a map
-    values: list[Any] = column.to_pylist(maps_as_pydicts="strict") if "map<" in str(column.type) else column.to_pylist()
-    return values
 
 
 def part_of(context: BatchContext, start: int, length: int | None) -> BatchContext:
@@ -42,10 +41,41 @@ def part_of(context: BatchContext, start: int, length: int | None) -> BatchConte
 
 
 def takes_context(bolt: Bolt) -> bool:
-    """Tell whether a bolt wants to know message ids and attempts; a row bolt may always ask its rows for them."""
+    """Tell whether a bolt may want to know message ids and attempts: a row bolt can ask its rows for them."""
     function = bolt.function
     if bolt.kind == "row":
-        return True
+        return not only_takes_values(function)
     code = getattr(function, "__code__", None)
     required = code.co_argcount - len(getattr(function, "__defaults__", None) or ()) if code else 1
     return required - (1 if hasattr(function, "__self__") else 0) >= 2
+
+
+def only_takes_values(function: Callable[..., Any]) -> bool:
+    """Tell whether a function only reads its row's columns, as in `row["line"]`, `row.get("line")` or `{**row}`.
+
+    Its bytecode says so. Where the row goes anywhere else, the answer is no.
+    """
+    if not isinstance(function, FunctionType) or not function.__code__.co_argcount:
+        return False
+    code = function.__code__
+    row = code.co_varnames[0]
+    if row in code.co_cellvars or _SEES_ALL.intersection(code.co_names):
+        return False
+    steps = list(dis.get_instructions(code))
+    places = [place for place, step in enumerate(steps) if _is_about(step, row)]
+    return all(_takes_value(steps[place : place + 3]) for place in places)
+
+
+def _is_about(step: dis.Instruction, variable: str) -> bool:
+    names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+    return "FAST" in step.opname and variable in names
+
+
+def _takes_value(steps: Sequence[dis.Instruction]) -> bool:
+    load, following = steps[0], steps[1]
+    if isinstance(load.argval, tuple) or not load.opname.startswith("LOAD_FAST"):
+        return False
+    if following.opname in ("LOAD_METHOD", "LOAD_ATTR"):
+        return following.argval in _READING_METHODS
+    is_key_taken = following.opname == "LOAD_CONST" and (steps[2].opname, steps[2].argrepr) in _SUBSCRIPTS
+    return is_key_taken or following.opname == "DICT_UPDATE"

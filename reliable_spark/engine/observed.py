@@ -106,15 +106,16 @@ class ObservedExits:
         self._last_bolt = (children, run)
         return children
 
-    def leaves(self, frame: DataFrame, *, with_lineage: bool) -> DataFrame:
+    def leaves(self, frame: DataFrame, *, with_lineage: bool, are_whole: bool = False) -> DataFrame:
         """Account for the rows that reach the end; together with the last exit when that is right before it.
 
         Args:
             frame: the rows.
             with_lineage: it is needed; otherwise it may have ended in the last bolt.
+            are_whole: each row that the last step gets is all of its tree.
         """
         if self._last_bolt is not None and self._last_bolt[0] is frame and not with_lineage:
-            return self._leaves_of_bolt(self._last_bolt[1])
+            return self._leaves_of_bolt(self._last_bolt[1], are_whole)
         if self._last_exit is None or self._last_exit[0] is not frame:
             return self._observe("leaves", 0, frame, ["count(1) AS rows", f"bit_xor({TUPLE_ID}) AS xor"])
         _, before, leaving = self._last_exit
@@ -122,9 +123,9 @@ class ObservedExits:
         metrics = [f"count_if(NOT ({leaving.gone})) AS rows", f"bit_xor({TUPLE_ID}) AS xor", *_told(leaving)]
         return leaving.stay(self._observe("leaves", leaving.level, before, metrics))
 
-    def _leaves_of_bolt(self, run: BoltRun) -> DataFrame:
+    def _leaves_of_bolt(self, run: BoltRun, are_whole: bool) -> DataFrame:
         assert self._workers is not None
-        leaves, self._leaves_number = self._workers.of(run, is_last=True)
+        leaves, self._leaves_number = self._workers.of(run, is_last=True, are_whole=are_whole)
         self._bolts[-1] = (run.level, self._leaves_number)
         return leaves
 
