@@ -30,7 +30,6 @@ from reliable_spark.engine.columns import (
     TUPLE_ID,
 )
 from reliable_spark.engine.forked import ForkedTask
-from reliable_spark.engine.given import takes_context
 from reliable_spark.engine.isolation import IsolatedOnRetry
 from reliable_spark.engine.lineage import FAILURE_TYPE
 from reliable_spark.engine.worker import BoltTask
@@ -206,7 +205,7 @@ class BoltRun:
     def reporting(self, reports: Accumulator[Numbered], number: int, *, is_last: bool, are_whole: bool) -> DataFrame:
         """The children alone; the last bolt is not sent what nobody asks for there."""
         task = ReportingTask(self._mapped(), reports, number, is_last)
-        unused = [*(() if takes_context(self.task.bolt) else (ATTEMPT, MESSAGE_ID)), *((ANCHOR,) if are_whole else ())]
+        unused = [*(() if self.task.takes_context else (ATTEMPT, MESSAGE_ID)), *((ANCHOR,) if are_whole else ())]
         given = self.frame.drop(*unused) if is_last else self.frame
         return given.mapInArrow(task, child_schema(self.schema, self.frame, () if is_last else LINEAGE))
 

@@ -25,11 +25,17 @@ def context_of(batch: pa.RecordBatch) -> BatchContext:
     return BatchContext(ids, attempts)
 
 
-def tuple_rows(rows: pa.RecordBatch, context: BatchContext) -> Iterator[TupleRow]:
-    """The rows as dicts, each of which knows its place."""
+def plain_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows as dicts, for a bolt that takes no context."""
     # asked for dicts, Arrow makes every value in Python: only where there is a map
     has_map = any("map<" in str(kind) for kind in rows.schema.types)
-    for position, values in enumerate(rows.to_pylist(maps_as_pydicts="strict" if has_map else None)):
+    values: list[dict[str, Any]] = rows.to_pylist(maps_as_pydicts="strict" if has_map else None)
+    return values
+
+
+def tuple_rows(rows: pa.RecordBatch, context: BatchContext) -> Iterator[TupleRow]:
+    """The rows as dicts, each of which knows its place."""
+    for position, values in enumerate(plain_rows(rows)):
         row = TupleRow(values)
         row.context, row.position = context, position
         yield row

@@ -23,7 +23,7 @@ from reliable_spark.engine.columns import (
     LINEAGE,
     OVERFLOW,
 )
-from reliable_spark.engine.given import context_of, part_of, takes_context, tuple_rows
+from reliable_spark.engine.given import context_of, part_of, plain_rows, takes_context, tuple_rows
 from reliable_spark.engine.results import Parents, array_of, read_arrow, read_pandas
 
 ERROR_CHARACTERS_MAX: Final = 2_000
@@ -66,12 +66,19 @@ class BoltTask:
         output: the declared columns as Arrow has them.
         failure_bytes_max: how much text about failures one task may send back; above it failures come
             without details and marked as overflow. None means no limit.
+
+    Attributes:
+        takes_context: the bolt may want to know message ids and attempts.
     """
 
     bolt: Bolt
     output: pa.Schema
     failure_bytes_max: int | None = None
     failure_bytes: int = 0
+    takes_context: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.takes_context = takes_context(self.bolt)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Map the bolt over the batches of one task."""
@@ -100,25 +107,26 @@ class BoltTask:
     def _run_rows(self, rows: pa.RecordBatch, context: BatchContext) -> Answers:
         function, failures = self.bolt.function, {}
         children: list[Mapping[str, Any]] = []
-        parents: list[int] = []
-        for position, row in enumerate(tuple_rows(rows, context)):
+        counts = np.ones(rows.num_rows, dtype=np.int64)
+        for position, row in enumerate(tuple_rows(rows, context) if self.takes_context else plain_rows(rows)):
             try:
                 result = function(row)
                 if type(result) is dict:
                     # nearly every answer: one child
                     children.append(result)
-                    parents.append(position)
                     continue
+                counts[position] = 0
                 if result is HOLD:
                     failures[position] = self.failure_of(HELD, "held: neither acked nor failed", "", True)
                     continue
                 made = children_of(result)
             except (Exception, SystemExit) as error:
+                counts[position] = 0
                 failures[position] = self._failure(error)
                 continue
             children += made
-            parents += [position] * len(made)
-        return self._build(children, np.asarray(parents, dtype=np.int64), failures)
+            counts[position] = len(made)
+        return self._build(children, np.repeat(np.arange(rows.num_rows), counts), failures)
 
     def _build(
         self,
@@ -174,7 +182,7 @@ class BoltTask:
         return Answers(np.concatenate([left.parents, right.parents]), columns, left.failures | right.failures)
 
     def _call_batch(self, rows: pa.RecordBatch, context: BatchContext) -> tuple[Parents, list[pa.Array]]:
-        arguments = (context,) if takes_context(self.bolt) else ()
+        arguments = (context,) if self.takes_context else ()
         if self.bolt.kind == "arrow":
             result = self.bolt.function(rows, *arguments)
             return read_arrow(result, rows.num_rows, self.output)
