@@ -34,9 +34,9 @@ def accept_restore(path: str, now: datetime) -> int:
         raise LedgerError(f"there is no ledger at {path}")
     lock = WriterLock(path)
     try:
-        batches = tables.open("batches")
+        batches, rows = tables.open("batches", "journal")
         check_version(batches)
-        journal = Journal(tables.open("journal"))
+        journal = Journal(rows)
         sink = json.loads(journal.sink) if journal.sink else {}
         if "delta" not in sink:
             raise LedgerError(f"the ledger {path} has no Delta table as its sink, so nothing can have been restored")

@@ -94,9 +94,9 @@ class Ledger:
 
     def __init__(self, path: str, payload: pa.DataType, tables: Tables, lock: WriterLock | None = None) -> None:
         self.path, self._writer_lock, self.lock = path, lock, threading.RLock()
-        self._batches = tables.open("batches")
+        (self._batches,) = tables.open("batches")
         self.ledger_id = check_version(self._batches)["ledger_id"]
-        self._pending, self._dead_letters = tables.open("pending"), tables.open("dead_letters")
+        self._pending, self._dead_letters, journal = tables.open("pending", "dead_letters", "journal")
         _check_payload(self._pending, payload)
         rows = self._batches.read().sort_by("batch_id")
         self.last: dict[str, Any] | None = rows.slice(rows.num_rows - 1).to_pylist()[0] if rows.num_rows else None
@@ -105,7 +105,7 @@ class Ledger:
         self._settled = {(query_id, batch_id): offsets for query_id, batch_id, offsets in zip(*origins, strict=True)}
         self._undo_unsettled()
         self._pending_rows = self._pending.read()
-        self.journal = Journal(tables.open("journal"))
+        self.journal = Journal(journal)
 
     @classmethod
     def open(cls, path: str, payload: pa.DataType, tables: Tables | None = None) -> Ledger:
@@ -133,10 +133,9 @@ class Ledger:
         # batches comes last: where it exists the others do
         if not tables.exists("batches"):
             identity = json.dumps({"ledger_version": LEDGER_VERSION, "ledger_id": uuid.uuid4().hex})
-            tables.create("pending", pending_schema(payload))
-            tables.create("dead_letters", dead_letters_schema(payload))
-            tables.create("journal", JOURNAL)
-            tables.create("batches", BATCHES, identity)
+            dead_letters = dead_letters_schema(payload)
+            tables.create({"pending": pending_schema(payload), "dead_letters": dead_letters, "journal": JOURNAL})
+            tables.create({"batches": BATCHES}, identity)
         return cls(path, payload, tables, lock)
 
     def close(self) -> None:

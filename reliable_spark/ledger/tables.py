@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Final, Literal, Protocol
@@ -76,12 +77,12 @@ class Tables(Protocol):
         """Whether there is such a table."""
         ...
 
-    def create(self, name: str, schema: pa.Schema, description: str = "") -> None:
-        """Create the table empty, unless it is there."""
+    def create(self, schemas: Mapping[str, pa.Schema], description: str = "") -> None:
+        """Create tables empty, unless they are there, in any order."""
         ...
 
-    def open(self, name: str) -> Table:
-        """Open a table at its newest version."""
+    def open(self, *names: str) -> Sequence[Table]:
+        """Open tables at their newest version."""
         ...
 
 
@@ -224,25 +225,31 @@ class DeltaTables:
         Raises:
             LedgerError: the place cannot be read.
         """
-        uri = table_uri(self._path, name)
-        with ledger_errors("read", uri):
-            return DeltaTable.is_deltatable(uri)
+        with ledger_errors("read", self._uri(name)):
+            return DeltaTable.is_deltatable(self._uri(name))
 
-    def create(self, name: str, schema: pa.Schema, description: str = "") -> None:
-        """Create the table empty, unless it is there.
+    def create(self, schemas: Mapping[str, pa.Schema], description: str = "") -> None:
+        """Create tables empty, side by side, unless they are there.
 
         Raises:
             LedgerError: the place cannot be written.
         """
-        LedgerTable.create(table_uri(self._path, name), schema, description)
+        with ThreadPoolExecutor(len(schemas)) as pool:
+            made = (pool.submit(LedgerTable.create, self._uri(name), schemas[name], description) for name in schemas)
+            for each in list(made):
+                each.result()
 
-    def open(self, name: str) -> Table:
-        """Open a table at its newest version.
+    def open(self, *names: str) -> list[LedgerTable]:
+        """Open tables at their newest version, side by side.
 
         Raises:
             LedgerError: there is none, or it cannot be read.
         """
-        return LedgerTable(table_uri(self._path, name))
+        with ThreadPoolExecutor(len(names)) as pool:
+            return list(pool.map(LedgerTable, map(self._uri, names)))
+
+    def _uri(self, name: str) -> str:
+        return table_uri(self._path, name)
 
 
 def _configuration() -> dict[str, str]:

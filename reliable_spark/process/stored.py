@@ -63,8 +63,8 @@ class TopologyLedger:
         self._began = self._written_at = clock.now()
         self._ledger = Ledger.open(path, PAYLOAD)
         tables = DeltaTables(path)
-        tables.create("statistics", STATISTICS)
-        self._statistics = tables.open("statistics")
+        tables.create({"statistics": STATISTICS})
+        (self._statistics,) = tables.open("statistics")
         self._writes = 0
         for row in self._ledger.pending.to_pylist():
             messages.remember(self._message(row))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -94,13 +94,14 @@ class MemoryTables:
     def exists(self, name: str) -> bool:
         return name in self.world.tables
 
-    def create(self, name: str, schema: pa.Schema, description: str = "") -> None:
-        if name not in self.world.tables:
+    def create(self, schemas: Mapping[str, pa.Schema], description: str = "") -> None:
+        for name in [name for name in schemas if name not in self.world.tables]:
             self.world.reach(f"create {name}")
-            self.world.tables[name] = MemoryTable(self.world, name, [(schema.empty_table(), -1)], description)
+            table = MemoryTable(self.world, name, [(schemas[name].empty_table(), -1)], description)
+            self.world.tables[name] = table
 
-    def open(self, name: str) -> MemoryTable:
-        return self.world.tables[name]
+    def open(self, *names: str) -> list[MemoryTable]:
+        return [self.world.tables[name] for name in names]
 
 
 Leaf = tuple[int, int, int]
