@@ -11,7 +11,6 @@ from pyspark.sql import types as T
 
 from reliable_spark.engine.batch import Source
 from reliable_spark.engine.columns import ANCHOR, ATTEMPT, MESSAGE_ID, TUPLE_ID
-from reliable_spark.engine.definition import empty
 from reliable_spark.engine.lineage import check_message_id, check_reserved, repeated
 from reliable_spark.engine.plan import Node, Spout
 from reliable_spark.errors import ColumnError, UsageError
@@ -54,7 +53,7 @@ def anchored(df: Any, message_id: str | Sequence[str], *, spout: str = "spout") 
     origin = Spout(spout, df, check_message_id(df.schema, names))
     Source.of([origin]).payload_arrow()
     schema = T.StructType([*df.schema.fields, *_LINEAGE_FIELDS])
-    return AnchoredFrame(Node(origin), empty(df.sparkSession, schema))
+    return AnchoredFrame(Node(origin), df.sparkSession, schema)
 
 
 def register() -> None:

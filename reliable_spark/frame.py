@@ -16,7 +16,7 @@ from reliable_spark.errors import UsageError
 from reliable_spark.operations import TrackedFrame
 from reliable_spark.settings import Settings
 from reliable_spark.sinks.base import absolute
-from reliable_spark.stages.starting import cut, has_stages, lineage_frame, stage_node, start_chain
+from reliable_spark.stages.starting import cut, has_stages, stage_node, start_chain, with_lineage
 
 
 class AnchoredFrame(TrackedFrame):
@@ -95,14 +95,14 @@ class AnchoredFrame(TrackedFrame):
             UsageError: a row here has several roots or none, or the name is taken.
         """
         user = self.schema
-        node = cut(self._node, name, capacity, user, self._empty.sparkSession)
-        return AnchoredFrame(node, lineage_frame(self._empty.sparkSession, user))
+        node = cut(self._node, name, capacity, user, self._spark)
+        return AnchoredFrame(node, self._spark, with_lineage(user))
 
     def _job(self, sink: object, ledger: str | Path | None, settings: Settings | None, clock: Clock | None) -> Job:
         if ledger is None:
             raise UsageError("a ledger directory is needed: it is where every row's answer is kept")
         if settings is None:
-            settings = Settings.from_spark(self._empty.sparkSession)
+            settings = Settings.from_spark(self._spark)
         return Job(self._node, self.schema, sink, absolute(ledger), settings, clock or SystemClock())
 
 
@@ -118,4 +118,4 @@ def from_stage(spark: SparkSession, ledger: str | Path, name: str) -> AnchoredFr
         LedgerError: there is no such stage: its writer has to be started first.
     """
     node, user = stage_node(spark, absolute(ledger), name)
-    return AnchoredFrame(node, lineage_frame(spark, user))
+    return AnchoredFrame(node, spark, with_lineage(user))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -22,7 +23,7 @@ from reliable_spark.engine.definition import (
     refuse_nested_star,
     refuse_unsendable,
 )
-from reliable_spark.engine.lineage import check_reserved, column, user_columns
+from reliable_spark.engine.lineage import check_reserved, column
 from reliable_spark.engine.operators import (
     Explode,
     FailWhen,
@@ -51,22 +52,25 @@ class TrackedFrame:
     Guarantee: what a method is given is checked when it is called, against the columns there are.
     """
 
-    def __init__(self, node: Node, empty: DataFrame) -> None:
-        self._node = node
-        # an empty frame with the same columns, on which every step is tried when it is defined
-        self._empty = empty
+    def __init__(self, node: Node, spark: SparkSession, fields: T.StructType) -> None:
+        self._node, self._spark, self._fields = node, spark, fields
+
+    @cached_property
+    def _empty(self) -> DataFrame:
+        """An empty frame with the same columns, on which the next step is tried when it is defined."""
+        return empty(self._spark, self._fields)
 
     # ------------------------------------------------------------------------------------- looking at it
 
     @property
     def columns(self) -> list[str]:
         """The names of the user's columns."""
-        return user_columns(self._empty)
+        return [name for name in self._fields.names if name not in LINEAGE]
 
     @property
     def schema(self) -> T.StructType:
         """The schema of the user's columns."""
-        return T.StructType([self._empty.schema[name] for name in self.columns])
+        return T.StructType([self._fields[name] for name in self.columns])
 
     def __getitem__(self, name: str) -> Column:
         """The column of that name, for use in an expression."""
@@ -159,8 +163,8 @@ class TrackedFrame:
         array = self[col] if isinstance(col, str) else col
         element = T.StructField(alias, element_type(self._empty, array, col))
         # nothing else can be wrong with it, so it need not be tried
-        result = empty(self._empty.sparkSession, T.StructType([*self._empty.schema.fields, element]))
-        return type(self)(Node(Explode("explode", array, alias), (self._node,)), result)
+        fields = T.StructType([*self._fields.fields, element])
+        return type(self)(Node(Explode("explode", array, alias), (self._node,)), self._spark, fields)
 
     def join(self, other: Any, on: str | Sequence[str], how: str = "inner") -> Self:
         """Join with a static frame: k matches are k children.
@@ -240,9 +244,9 @@ class TrackedFrame:
         label = str(name or getattr(function, "__name__", type(function).__name__))
         bolt = Bolt(label, function, kind_of(function), exceptions("fatal", fatal), exceptions("retry", retry))
         refuse_unsendable(label, function)
-        lineage = [self._empty.schema[column] for column in LINEAGE]  # as with an explode: it need not be tried
-        result = empty(self._empty.sparkSession, T.StructType([*declared.fields, *lineage]))
-        return type(self)(Node(RunBolt(bolt, declared), (self._node,)), result)
+        lineage = [self._fields[column] for column in LINEAGE]  # as with an explode: it need not be tried
+        fields = T.StructType([*declared.fields, *lineage])
+        return type(self)(Node(RunBolt(bolt, declared), (self._node,)), self._spark, fields)
 
     def stateful(
         self,
@@ -296,5 +300,5 @@ class TrackedFrame:
     def _step(self, operator: Operator, other: TrackedFrame | None = None) -> Self:
         """Add a step to the graph, after trying it on the empty frame."""
         frames: list[TrackedFrame] = [self, *([other] if other else [])]
-        result = defined(operator, [frame._empty for frame in frames])
-        return type(self)(Node(operator, tuple(frame._node for frame in frames)), result)
+        fields = defined(operator, [frame._empty for frame in frames])
+        return type(self)(Node(operator, tuple(frame._node for frame in frames)), self._spark, fields)

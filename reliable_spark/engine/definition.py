@@ -31,7 +31,7 @@ def tried(operator: Operator, inputs: Sequence[DataFrame]) -> DataFrame:
     return operator.apply(inputs, context, 0)
 
 
-def defined(operator: Operator, inputs: Sequence[DataFrame]) -> DataFrame:
+def defined(operator: Operator, inputs: Sequence[DataFrame]) -> T.StructType:
     """Try a step, and check what comes out of it.
 
     Args:
@@ -39,7 +39,7 @@ def defined(operator: Operator, inputs: Sequence[DataFrame]) -> DataFrame:
         inputs: empty frames with the columns that it gets.
 
     Returns:
-        An empty frame with the columns that it gives, without a memory of how it was made.
+        The columns that it gives.
 
     Raises:
         ColumnError: a column cannot be resolved, is reserved, or would be there twice.
@@ -54,7 +54,7 @@ def defined(operator: Operator, inputs: Sequence[DataFrame]) -> DataFrame:
     twice = repeated(result.columns)
     if twice:
         raise ColumnError(f"{operator.name}(): column {twice!r} would be there twice: rename one of them")
-    return empty(result.sparkSession, result.schema)
+    return result.schema
 
 
 def element_type(frame: DataFrame, array: Column, given: object) -> T.DataType:

@@ -112,10 +112,10 @@ def stage_node(spark: SparkSession, ledger: str, name: str) -> tuple[Node, T.Str
     return Node(Stage(name, frame, queue_spout(name, frame).message_id, None, user)), user
 
 
-def lineage_frame(spark: SparkSession, user: T.StructType) -> DataFrame:
-    """An empty frame with the user's columns and the lineage's, on which steps are tried."""
+def with_lineage(user: T.StructType) -> T.StructType:
+    """The user's columns and the lineage's."""
     lineage = [field for field in queue_schema(T.StructType()).fields if field.name != BATCH_ID]
-    return empty(spark, T.StructType([*user.fields, *lineage]))
+    return T.StructType([*user.fields, *lineage])
 
 
 class ChainQuery(Query):
