@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeVar
 
 from tqdm import tqdm
 
-T = TypeVar("T")
+Ours = TypeVar("Ours")
+Peers = TypeVar("Peers")
 Pair = tuple[float, float]
 """Our figure and the peer's of one round."""
 
@@ -136,15 +137,9 @@ def timed(work: Callable[..., object], *arguments: Any) -> Callable[[], float]:
     return partial(seconds, partial(work, *arguments))
 
 
-def rounds_of(options: Options) -> Iterable[int]:
-    """The numbers of the rounds, those that are not counted below 0; with a bar on a terminal."""
-    numbers = range(-options.warm_up, options.rounds)
-    return tqdm(numbers, file=sys.stderr, unit=" rounds", leave=False, disable=None)
-
-
 def in_turns(
-    ours: Callable[[], T], peer: Callable[[], T], options: Options, *, is_peer_fresh: bool = False
-) -> list[tuple[T, T]]:
+    ours: Callable[[], Ours], peer: Callable[[], Peers], options: Options, *, is_peer_fresh: bool = False
+) -> list[tuple[Ours, Peers]]:
     """Measure both in turns, after rounds that are not counted; who is first changes from round to round.
 
     Args:
@@ -154,7 +149,9 @@ def in_turns(
         is_peer_fresh: it is a process of its own each time, so nothing would become warm.
     """
     pairs = []
-    for number in rounds_of(options):
+    numbers = range(-options.warm_up, options.rounds)
+    # those below 0 are not counted
+    for number in tqdm(numbers, file=sys.stderr, unit=" rounds", leave=False, disable=None):
         if number < 0 and is_peer_fresh:
             ours()
             continue

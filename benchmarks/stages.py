@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import reliable_spark as rs
 from benchmarks.lines import make_lines
-from benchmarks.measure import Line, Options, faster, line_of, rounds_of, run, seconds, times
+from benchmarks.measure import Line, Options, faster, in_turns, line_of, run, seconds, times
 
 THROUGHPUT_MIN = 0.8
 BATCHES = 10
@@ -195,38 +196,31 @@ def has_rows(of: set[Path]) -> bool:
 def measure(options: Options) -> list[Line]:
     """Measure both in turns: the chain, the single query, and single rows."""
     spark, count, rows = rs.session("stages benchmark"), *((2_000, 1) if options.quick else (1_200_000, 20))
-    works: dict[str, Callable[[Chain, Path], float]] = {
-        "chain": lambda chain, source: load_s(spark, source, THREE_JOBS, chain),
-        "alone": lambda chain, source: load_s(spark, source, ONE_JOB, chain),
-        "latency": lambda chain, source: latency_ms(spark, rows, chain),
-    }
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     with tempfile.TemporaryDirectory() as directory:
         source = source_of(make_lines(count, options.data), Path(directory) / "source", 2 if options.quick else BATCHES)
-        for number in rounds_of(options):
-            for name, work in works.items():
-                sides: list[Chain] = [Anchored, Plain]
-                took = {side: work(side, source) for side in (sides[::-1] if number % 2 else sides)}
-                if number >= 0:
-                    found[name].append((took[Anchored], took[Plain]))
-    return lines_of(found, count)
+
+        def taken(chain: Chain) -> tuple[float, ...]:
+            loads = (load_s(spark, source, jobs, chain) for jobs in (THREE_JOBS, ONE_JOB))
+            return (*loads, latency_ms(spark, rows, chain))
+
+        pairs = in_turns(partial(taken, Anchored), partial(taken, Plain), options)
+    return lines_of(pairs, count)
 
 
-def lines_of(found: dict[str, list[tuple[float, float]]], count: int) -> list[Line]:
+def lines_of(pairs: Sequence[tuple[tuple[float, ...], tuple[float, ...]]], count: int) -> list[Line]:
     """The three comparisons."""
     against = "plain Delta to Delta"
+    chain, alone, latency = ([(ours[number], peer[number]) for ours, peer in pairs] for number in range(3))
+    a_row_us = 1e6 / (len(THREE_JOBS) - 1) / count
     boundary = [
-        (
-            (ours - ours_alone) / (len(THREE_JOBS) - 1) / count * 1e6,
-            (peer - peer_alone) / (len(THREE_JOBS) - 1) / count * 1e6,
-        )
-        for (ours, peer), (ours_alone, peer_alone) in zip(found["chain"], found["alone"], strict=True)
+        ((ours - ours_alone) * a_row_us, (peer - peer_alone) * a_row_us)
+        for (ours, peer), (ours_alone, peer_alone) in zip(chain, alone, strict=True)
     ]
     work = f"{count:,} lines through three stages"
     return [
-        line_of(found["chain"], faster, work=work, against=against, unit="s", bar=THROUGHPUT_MIN, direction="at least"),
+        line_of(chain, faster, work=work, against=against, unit="s", bar=THROUGHPUT_MIN, direction="at least"),
         line_of(boundary, times, work="a stage boundary, per row", against=against, unit="µs"),
-        line_of(found["latency"], times, work="a row through three idle stages", against=against, unit="ms"),
+        line_of(latency, times, work="a row through three idle stages", against=against, unit="ms"),
     ]
 
 

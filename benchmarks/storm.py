@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import reliable_spark as rs
-from benchmarks.measure import Line, Options, SkippedError, faster, in_turns, line_of, run, seconds
+from benchmarks.measure import Line, Options, SkippedError, faster, in_turns, line_of, run, timed
 
 FAILING_SHARE = 0.01
 BARS = {0.0: 8.0, FAILING_SHARE: 4.0}
@@ -151,31 +152,26 @@ def compare(spark: SparkSession, peer: Peer, options: Options, share: float) -> 
     """Count with Storm and with us, in turns."""
     text = peer.lines(1_000 if options.quick else 1_000_000, FAILING_SHARE)
     lines = spark.read.parquet(str(text.with_suffix(".parquet")))
-    ours_s: list[float] = []
-    storm: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as directory:
         check_counts(lines, share, Path(directory))
-        in_turns(
-            lambda: ours_s.append(seconds(partial(count_words, lines, share, None, Path(directory)))),
-            lambda: storm.append(peer.run(text, share)),
-            options,
-            is_peer_fresh=True,
-        )
+        ours = timed(count_words, lines, share, None, Path(directory))
+        pairs = in_turns(ours, partial(peer.run, text, share), options, is_peer_fresh=True)
     failing = lines.where("fails").count() if share else 0
-    if any(result["lines_failed_on_purpose"] != failing for result in storm):
+    if any(result["lines_failed_on_purpose"] != failing for _, result in pairs):
         raise AssertionError("Storm has failed other lines than we have")
-    return line_of_storm(ours_s[options.warm_up :], storm, share)
+    return line_of_storm(pairs, share)
 
 
-def line_of_storm(ours_s: list[float], storm: list[dict[str, Any]], share: float) -> Line:
+def line_of_storm(rounds: Sequence[tuple[float, dict[str, Any]]], share: float) -> Line:
     """Sum up: the ratio of the times, and for comparison what it is against Storm's warm second half."""
-    pairs = list(zip(ours_s, (result["seconds"] for result in storm), strict=True))
-    warm_s = (result["lines"] / result["lines_per_s_second_half"] for result in storm)
-    warm = statistics.median(map(faster, ours_s, warm_s))
-    lines = storm[0]["lines"]
+    pairs = [(ours_s, storm["seconds"]) for ours_s, storm in rounds]
+    warm = statistics.median(
+        faster(ours_s, storm["lines"] / storm["lines_per_s_second_half"]) for ours_s, storm in rounds
+    )
+    lines, version = rounds[0][1]["lines"], rounds[0][1]["storm"]
     work = f"word count, acked, {lines:,} lines" + (f", {share:.0%} failed once" if share else "")
     note = f"{warm:.2f} x against Storm's second half, warm"
-    about = {"work": work, "against": f"Storm {storm[0]['storm']}, LocalCluster", "unit": "s", "note": note}
+    about = {"work": work, "against": f"Storm {version}, LocalCluster", "unit": "s", "note": note}
     return line_of(pairs, faster, bar=BARS[share], direction="at least", **about)
 
 

@@ -84,7 +84,7 @@ def test_storms_figures_are_read_and_summed_up() -> None:
     """The last line of JSON counts; a run that did not finish is an error."""
     figures = {"storm": "2.8.3", "seconds": 10.0, "lines": 100, "lines_per_s_second_half": 20.0}
     result = storm.parsed(f"some text\n{json.dumps({'label': 'before'})}\n{json.dumps(figures)}\n")
-    line = storm.line_of_storm([1.0], [result], storm.FAILING_SHARE)
+    line = storm.line_of_storm([(1.0, result)], storm.FAILING_SHARE)
     assert (line.ours, line.peer, line.ratio, line.bar, line.holds) == (1.0, 10.0, 10.0, 4.0, True)
     assert line.note.startswith("5.00 x")
     with pytest.raises(RuntimeError, match="not done"):
