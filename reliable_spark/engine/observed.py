@@ -55,8 +55,7 @@ class Observed:
 class ObservedExits:
     """Accounts for rows inside the very job that evaluates the frame; read it with `observed` afterwards.
 
-    An observation interprets its expressions row by row and cuts the generated code in two, so there are as few as
-    possible.
+    An observation takes each row out of the generated code, which it cuts in two, so there are as few as possible.
 
     Args:
         counts_rare: account for exits that are rare too. Without, such a row is missing from the checksum, which is
