@@ -58,6 +58,9 @@ def show(outcome: rs.Outcome, output: Path, top: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job; 0 when the ledger balances with nothing pending and nothing dead."""
     arguments = parser().parse_args(argv)
+    is_pattern = any(sign in arguments.input for sign in "*?[{:")
+    if not is_pattern and not Path(arguments.input).is_dir():
+        parser().error(f"{arguments.input} is neither a directory nor a glob")
     try:
         spark = rs.session("stateful_word_count")
         outcome = count_words(spark, arguments.input, arguments.output, arguments.files_per_batch)

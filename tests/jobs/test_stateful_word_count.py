@@ -31,3 +31,10 @@ def test_totals_are_those_of_all_files(spark: SparkSession, tmp_path: Path, caps
     assert (counts.anchored, counts.acked, counts.emitted) == (4, 4, len(changes))
     assert dict(changes.groupby("word")["total"].max()) == {"one": 1, "two": 4, "three": 1, "äpfel": 1, "four": 1}
     assert not changes.duplicated().any()
+
+
+def test_input_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelt directory is an error before Spark starts, not a run over nothing."""
+    with pytest.raises(SystemExit):
+        job.main(["--input", str(tmp_path / "missing"), "--output", str(tmp_path / "output")])
+    assert "missing is neither a directory nor a glob" in capsys.readouterr().err
