@@ -113,22 +113,21 @@ class LedgerTable:
 
     Args:
         uri: where the table lies.
-        opened: the table, if somebody has opened it already.
     """
 
-    def __init__(self, uri: str, opened: DeltaTable | None = None) -> None:
+    def __init__(self, uri: str) -> None:
         self.uri = uri
         directory = local_directory(uri)
         # read by Arrow alone where it can: Python's part in it would race with the end of the interpreter
         self._files = SubTreeFileSystem(str(directory), LocalFileSystem()) if directory else None
         with ledger_errors("read", uri):
-            self._table = opened or DeltaTable(uri)
+            self._table = DeltaTable(uri)
 
-    @classmethod
-    def create(cls, uri: str, schema: pa.Schema, description: str = "") -> LedgerTable:
-        """Create the table empty, or open it where it exists already."""
+    @staticmethod
+    def create(uri: str, schema: pa.Schema, description: str = "") -> None:
+        """Create the table empty, unless it is there."""
         with ledger_errors("create", uri):
-            made = DeltaTable.create(
+            DeltaTable.create(
                 uri,
                 schema,
                 mode="ignore",
@@ -136,7 +135,6 @@ class LedgerTable:
                 description=description,
                 configuration=_configuration(),
             )
-        return cls(uri, made)
 
     @property
     def version(self) -> int:
@@ -235,9 +233,7 @@ class DeltaTables:
             LedgerError: the place cannot be written.
         """
         with ThreadPoolExecutor(len(schemas)) as pool:
-            made = (pool.submit(LedgerTable.create, self._uri(name), schemas[name], description) for name in schemas)
-            for each in list(made):
-                each.result()
+            list(pool.map(lambda name: LedgerTable.create(self._uri(name), schemas[name], description), schemas))
 
     def open(self, *names: str) -> list[LedgerTable]:
         """Open tables at their newest version, side by side.
