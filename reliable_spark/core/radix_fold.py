@@ -83,8 +83,11 @@ def xored(key: Longs, value: Column, sparse: Sequence[Sparse] = (), each: Each =
     def of_part(part: list[Rows]) -> list[Column]:
         return _xored(part, sparse, 48 - _TOP_BITS if is_divided else 48)
 
-    parts = list(_each_part(rows_of, range(0, len(key), block_rows), of_part, each)) if is_divided else []
-    keys, *columns = map(np.concatenate, zip(*(parts or [of_part(rows_of(0))]), strict=True))
+    if not is_divided:
+        keys, *columns = of_part(rows_of(0))
+        return keys, columns
+    parts = _each_part(rows_of, range(0, len(key), block_rows), of_part, each)
+    keys, *columns = map(np.concatenate, zip(*parts, strict=True))
     return keys, columns
 
 
@@ -109,13 +112,13 @@ def _each_part(
     def on_part(number: int) -> Any:
         return work([_joined([block[place] for block in divided], number) for place in columns])
 
-    is_there = [any(block[0][2][number] < block[0][2][number + 1] for block in divided) for number in range(_PARTS)]
-    return each(on_part, np.flatnonzero(is_there).tolist())
+    ends = [block[0][2] for block in divided]
+    return each(on_part, [number for number in range(_PARTS) if any(of[number] < of[number + 1] for of in ends)])
 
 
 def _divided(key: Longs, value: Column) -> tuple[Longs, Column, list[int]]:
     """Rows ordered by the top bits of their keys, and where each part begins and the last one ends."""
-    top = ((key.view(np.uint64) ^ _SIGN) >> np.uint64(64 - _TOP_BITS)).astype(np.uint8)
+    top = _bits(key, 64 - _TOP_BITS, np.uint8)
     order = np.argsort(top, kind="stable")
     ends = np.cumsum(np.bincount(top, minlength=_PARTS))
     return key.take(order), value.take(order), [0, *ends.tolist()]
@@ -130,6 +133,10 @@ def _joined(blocks: list[tuple[Longs, Column, list[int]]], number: int) -> Rows:
 
 def _order_of(key: Longs, shift: int) -> Places:
     """The order that sorts keys: by 16 of their bits first, the others after that."""
-    bits = ((key.view(np.uint64) ^ _SIGN) >> np.uint64(shift)).astype(np.uint16)
-    order = np.argsort(bits, kind="stable")
+    order = np.argsort(_bits(key, shift, np.uint16), kind="stable")
     return order.take(np.argsort(key.take(order), kind="stable"))
+
+
+def _bits(key: Longs, shift: int, kind: type[np.unsignedinteger[Any]]) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """The bits of the keys from there on, as many as the type has; in the order of the keys, negative ones too."""
+    return ((key.view(np.uint64) ^ _SIGN) >> np.uint64(shift)).astype(kind)
