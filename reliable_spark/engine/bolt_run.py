@@ -206,7 +206,7 @@ class BoltRun:
         """The children alone; the last bolt is not sent what nobody asks for there."""
         task = ReportingTask(self._mapped(), reports, number, is_last)
         unused = [*(() if self.task.takes_context else (ATTEMPT, MESSAGE_ID)), *((ANCHOR,) if are_whole else ())]
-        given = self.frame.drop(*unused) if is_last else self.frame
+        given = self.frame.drop(*unused) if is_last and unused else self.frame
         return given.mapInArrow(task, child_schema(self.schema, self.frame, () if is_last else LINEAGE))
 
     def _mapped(self) -> ForkedTask | IsolatedOnRetry:
