@@ -95,10 +95,10 @@ class MemoryTables:
         return name in self.world.tables
 
     def create(self, schemas: Mapping[str, pa.Schema], description: str = "") -> None:
-        for name in [name for name in schemas if name not in self.world.tables]:
-            self.world.reach(f"create {name}")
-            table = MemoryTable(self.world, name, [(schemas[name].empty_table(), -1)], description)
-            self.world.tables[name] = table
+        for name, schema in schemas.items():
+            if name not in self.world.tables:
+                self.world.reach(f"create {name}")
+                self.world.tables[name] = MemoryTable(self.world, name, [(schema.empty_table(), -1)], description)
 
     def open(self, *names: str) -> list[MemoryTable]:
         return [self.world.tables[name] for name in names]
