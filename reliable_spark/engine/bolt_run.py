@@ -2,19 +2,20 @@
 
 A row that a bolt dropped or failed has no row after it to be seen by. Let out of the worker as a row, marked, it costs
 columns that all others carry too, and an observation that looks at each of them. The worker knows it anyway, so where
-nobody needs the rows themselves it reports their XOR and their failures through a Spark accumulator.
+nobody needs the rows themselves it reports their XOR and their failures through a Spark accumulator. A bolt that reads
+a spout reports the roots as well.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark import Accumulator, AccumulatorParam
+from pyspark import Accumulator, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
@@ -31,49 +32,12 @@ from reliable_spark.engine.columns import (
 )
 from reliable_spark.engine.forked import ForkedTask
 from reliable_spark.engine.isolation import IsolatedOnRetry
-from reliable_spark.engine.lineage import FAILURE_TYPE
+from reliable_spark.engine.lineage import FAILURE_TYPE, quoted
+from reliable_spark.engine.reports import AddUp, Numbered, Report, Roots
 from reliable_spark.engine.worker import BoltTask
 
 ANSWER: Final = (CHILD_INDEX, CHILD_COUNT, FAILURE)
 """The columns that a task adds to say what became of a row."""
-
-
-@dataclass
-class Report:
-    """What became of rows in a bolt.
-
-    Attributes:
-        made: how many children there are.
-        xor: XOR of the shares that end here: those of childless rows, and all of them in the last bolt.
-        failures: (anchor, tuple id, failure) of the rows that failed or were held.
-    """
-
-    made: int = 0
-    xor: int = 0
-    failures: list[tuple[int | None, int, dict[str, Any]]] = field(default_factory=list)
-
-    def add(self, other: Report) -> None:
-        """Add what became of other rows."""
-        self.made += other.made
-        self.xor ^= other.xor
-        self.failures += other.failures
-
-
-Numbered = dict[int, Report]
-
-
-class AddUp(AccumulatorParam[Numbered]):
-    """Adds up the reports of tasks, by the number of their evaluation."""
-
-    def zero(self, value: Numbered) -> Numbered:
-        """Nothing reported yet."""
-        return {}
-
-    def addInPlace(self, value1: Numbered, value2: Numbered) -> Numbered:  # noqa: N802 - PySpark's name
-        """Add what a task reports."""
-        for number, report in value2.items():
-            value1.setdefault(number, Report()).add(report)
-        return value1
 
 
 class WorkerReports:
@@ -94,19 +58,14 @@ class WorkerReports:
         """Forget what jobs that were never asked about have told, since those of a long stream would add up."""
         self._accumulator.value.clear()
 
-    def of(self, run: BoltRun, *, is_last: bool, are_whole: bool = False) -> tuple[DataFrame, int]:
+    def of(self, run: BoltRun) -> tuple[DataFrame, int]:
         """Run a bolt whose workers report.
-
-        Args:
-            run: the bolt.
-            is_last: its children are leaves.
-            are_whole: each row that it gets is all of its tree, so its tuple id is its anchor too.
 
         Returns:
             The children with their own lineage, or without any when they are leaves; and the number of the report.
         """
         number = next(self._numbers)
-        return run.reporting(self._accumulator, number, is_last=is_last, are_whole=are_whole), number
+        return run.reporting(self._accumulator, number), number
 
     def take(self, number: int) -> Report:
         """The report of an evaluation whose job has ended."""
@@ -122,20 +81,27 @@ class ReportingTask:
         reports: what becomes of all rows is added to it.
         number: of this evaluation.
         is_last: the children are leaves, so their lineage ends here too.
+        are_roots: the rows come from a spout, and nobody else counts them.
     """
 
     task: ForkedTask | IsolatedOnRetry
     reports: Accumulator[Numbered]
     number: int
     is_last: bool
+    are_roots: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Map the bolt over the batches of one task."""
-        for answers in self.task(batches):
+        roots = Roots()
+        for answers in self.task(roots.counted(batches) if self.are_roots else batches):
             children, report = reported(answers, self.is_last)
             self.reports.add({self.number: report})
             if children.num_rows:
                 yield children
+        context = TaskContext.get()
+        if self.are_roots and context is not None:
+            roots.tasks[context.stageId(), context.partitionId()] += 1
+            self.reports.add({self.number: Report(roots=roots)})
 
 
 def reported(answers: pa.RecordBatch, is_last: bool) -> tuple[pa.RecordBatch, Report]:
@@ -190,6 +156,9 @@ class BoltRun:
         schema: what it returns.
         is_isolated: run it in children of the workers from the beginning.
         level: how many aggregates the rows have passed.
+        is_last: its children are leaves.
+        are_whole: each row that it gets is all of its tree, so its tuple id is its anchor too.
+        without_id: the rows come from a spout and nobody else counts them; whether one has no message id, as SQL.
     """
 
     frame: DataFrame
@@ -197,17 +166,28 @@ class BoltRun:
     schema: T.StructType
     is_isolated: bool
     level: int
+    is_last: bool = False
+    are_whole: bool = False
+    without_id: str | None = None
 
     def answered(self) -> DataFrame:
         """All answers as rows: childless ones too, with the parent's lineage, and with the columns in ANSWER."""
         return self.frame.mapInArrow(self._mapped(), answer_schema(self.schema, self.frame))
 
-    def reporting(self, reports: Accumulator[Numbered], number: int, *, is_last: bool, are_whole: bool) -> DataFrame:
-        """The children alone; the last bolt is not sent what nobody asks for there."""
-        task = ReportingTask(self._mapped(), reports, number, is_last)
-        unused = [*(() if self.task.takes_context else (ATTEMPT, MESSAGE_ID)), *((ANCHOR,) if are_whole else ())]
-        given = self.frame.drop(*unused) if is_last and unused else self.frame
-        return given.mapInArrow(task, child_schema(self.schema, self.frame, () if is_last else LINEAGE))
+    def reporting(self, reports: Accumulator[Numbered], number: int) -> DataFrame:
+        """The children alone."""
+        task = ReportingTask(self._mapped(), reports, number, self.is_last, self.without_id is not None)
+        return self._sent().mapInArrow(task, child_schema(self.schema, self.frame, () if self.is_last else LINEAGE))
+
+    def _sent(self) -> DataFrame:
+        """The rows as the workers get them: the last bolt is not sent what nobody asks for there."""
+        unused = [*(() if self.task.takes_context else (ATTEMPT, MESSAGE_ID)), *((ANCHOR,) if self.are_whole else ())]
+        left_out = unused if self.is_last else []
+        if self.without_id is None:
+            return self.frame.drop(*left_out) if left_out else self.frame
+        # a root without a message id is known by its tuple id, which is null
+        kept = [quoted(name) for name in self.frame.columns if name not in (*left_out, TUPLE_ID)]
+        return self.frame.selectExpr(*kept, f"CASE WHEN NOT ({self.without_id}) THEN {TUPLE_ID} END AS {TUPLE_ID}")
 
     def _mapped(self) -> ForkedTask | IsolatedOnRetry:
         return ForkedTask(self.task) if self.is_isolated else IsolatedOnRetry(self.task)

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from reliable_spark.engine.columns import ANCHOR, TUPLE_ID
-from reliable_spark.engine.evaluation import EvaluationContext
+from reliable_spark.engine.context import EvaluationContext
 from reliable_spark.engine.exits import PlainExits
 from reliable_spark.engine.lineage import check_reserved, column, repeated, user_columns
 from reliable_spark.engine.operators import Operator, Projection

@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from reliable_spark.engine import guard
 from reliable_spark.engine.batch import Source
 from reliable_spark.engine.bolt_run import WorkerReports
-from reliable_spark.engine.columns import ANCHOR, ATTEMPT, FAILURE, LINEAGE, NULL_MESSAGE_ID, RAISED
+from reliable_spark.engine.columns import ANCHOR, ATTEMPT, FAILURE, LINEAGE, NULL_MESSAGE_ID
+from reliable_spark.engine.context import EvaluationContext
 from reliable_spark.engine.exits import Exits, Leaving, PlainExits
 from reliable_spark.engine.failures import (
     INCOMPLETE,
@@ -30,6 +30,8 @@ from reliable_spark.engine.operators import FAILURE_BYTES_MAX
 from reliable_spark.engine.plan import (
     Node,
     compile_plan,
+    goes_into_bolt,
+    is_only_text,
     may_fail,
     may_fail_after_state,
     may_split,
@@ -38,14 +40,10 @@ from reliable_spark.engine.plan import (
     stateful_steps,
 )
 from reliable_spark.engine.protocol import Batch
-from reliable_spark.engine.stateful_task import StateVersion
 from reliable_spark.engine.states import States, is_one_file_each
-from reliable_spark.engine.static_side import StaticSide
 from reliable_spark.sinks.base import Prepared, Sink
 from reliable_spark.sinks.function import release
-from reliable_spark.state.change_files import Change
 
-RAISED_REASON: Final = "Spark raised an error for this row"
 NULL_REASON: Final = "the row has no message id: every id column is null"
 _KNOWN_ATTEMPT: Final = "__rs_known_attempt"
 
@@ -82,36 +80,19 @@ class Evaluation:
     trees: list[Tree] = field(default_factory=list)
 
 
-@dataclass
-class EvaluationContext:
-    """What the operators share while one frame is compiled."""
+@dataclass(frozen=True)
+class Planned:
+    """A batch that is planned, and not evaluated yet.
 
-    exits: Exits
-    failure_bytes_max: int | None
-    statics: dict[int, DataFrame] = field(default_factory=dict)
-    numbered: bool = True
-    isolated: bool = False
-    states: States | None = None
+    Attributes:
+        rows: the batch's rows, with their roots.
+        leaves: what becomes of them.
+        exits: what the evaluation of the leaves will tell.
+    """
 
-    def guard(self, before: DataFrame, after: DataFrame, name: str, level: int) -> DataFrame:
-        """`after`, projected from `before`; in isolation without the rows for which Spark raises there."""
-        marked = guard.guarded(before, after) if self.isolated else None
-        if marked is None:
-            return after
-        why = failure(name, RAISED, literal(RAISED_REASON), True)
-        return self.exits.leave(marked, Leaving(guard.RAISED, why, level, [guard.RAISED]))
-
-    def static(self, side: StaticSide) -> DataFrame:
-        """The numbered static side, read and numbered once per query."""
-        if id(side) not in self.statics:
-            frame = side.numbered()
-            self.statics[id(side)] = frame.localCheckpoint(eager=True) if self.numbered else frame
-        return self.statics[id(side)]
-
-    def state_version(self, name: str) -> StateVersion:
-        """The state that a bolt starts from; an empty one while a frame is only defined."""
-        changes = map(Change.from_json, self.exits.reports)
-        return self.states.version(name, changes) if self.states else StateVersion()
+    rows: DataFrame
+    leaves: DataFrame
+    exits: ObservedExits
 
 
 class Evaluator:
@@ -148,6 +129,8 @@ class Evaluator:
         self._expects_siblings = whole_trees and fails_in_part and not node.barriers and not self.has_state
         self._fails_after_state = may_fail_after_state(node)
         self._ends_whole = not any(map(may_split, node.inputs))
+        self._goes_into_bolt = goes_into_bolt(node)
+        self._next: Planned | None = None
 
     def context(self, exits: Exits, failure_bytes_max: int | None) -> EvaluationContext:
         """A context that shares the query's static sides."""
@@ -164,11 +147,17 @@ class Evaluator:
             roots = self.source.of_spout(rows, spout)
             without_id = is_null(spout.message_id)
             if isinstance(exits, ObservedExits):
+                if self._may_entrust() and exits.entrusted(roots, without_id):
+                    frames[id(node)] = roots
+                    continue
                 roots = exits.roots(roots, without_id)
             leaving = Leaving(without_id, failure(spout.name, NULL_MESSAGE_ID, literal(NULL_REASON), False))
             identified = leaving.stay(roots) if exits.skips_rare() else exits.leave(roots, leaving)
             frames[id(node)] = self._as_known(identified, exits)
         return frames
+
+    def _may_entrust(self) -> bool:
+        return self._goes_into_bolt and not self.is_isolated and not self.known
 
     def _as_known(self, roots: DataFrame, exits: Exits) -> DataFrame:
         if not self.known:
@@ -189,7 +178,7 @@ class Evaluator:
             for node, spout in self._spouts
         }
         leaves = compile_plan(self.node, frames, self.context(plain, 0), lambda frame: frame)
-        counted = counting.leaves(leaves, with_lineage=False)
+        counted = counting.leaves(leaves)
         prepared = self.sink.prepare(_for_sink(counted))
         observed = counting.observed()
         rows = observed.roots if observed.complete else batch.rows.count()
@@ -209,6 +198,22 @@ class Evaluator:
         context = EvaluationContext(exits, None, self.statics, isolated=isolated, states=self.states)
         return compile_plan(self.node, self.given(rows, exits), context, lambda frame: frame)
 
+    def plan(self, rows: DataFrame) -> None:
+        """Plan a batch of source rows before it is evaluated, where nothing is run for that."""
+        if self.ackers and not self.must_trace and is_only_text(self.node):
+            self._next = self._planned(rows)
+
+    def _planned(self, rows: DataFrame) -> Planned:
+        planned, self._next = self._next, None
+        if planned is not None and planned.rows is rows:
+            return planned
+        self._workers.begin()
+        exits = ObservedExits(self._counts_rare, self._workers)
+        context = self.context(exits, FAILURE_BYTES_MAX)
+        context.last, context.ends_whole = None if self._expects_siblings else self.node.step, self._ends_whole
+        leaves = compile_plan(self.node, self.given(rows, exits), context, lambda frame: frame)
+        return Planned(rows, exits.leaves(leaves), exits)
+
     def once(self, batch: Batch, failures_max: int) -> Evaluation | None:
         """Evaluate in one job, the sink's own, and prove by one checksum that every tree is accounted for.
 
@@ -220,11 +225,8 @@ class Evaluator:
             None when that cannot be proved, or when more than the driver can use has failed: nothing is
             visible then, and the batch has to be traced.
         """
-        self._workers.begin()
-        exits = ObservedExits(self._counts_rare, self._workers)
-        frames = self.given(batch.rows, exits)
-        ending = compile_plan(self.node, frames, self.context(exits, FAILURE_BYTES_MAX), lambda frame: frame)
-        leaves = exits.leaves(ending, with_lineage=self._expects_siblings, are_whole=self._ends_whole)
+        planned = self._planned(batch.rows)
+        leaves, exits = planned.leaves, planned.exits
         prepared = Prepared()
         with Stages(batch.rows.sparkSession) as stages:
             if self._expects_siblings:
@@ -233,7 +235,7 @@ class Evaluator:
                 prepared = self.sink.prepare(_for_sink(leaves))
         observed = exits.observed()
         proved = observed.complete and observed.xor == 0 and not stages.any_ran_twice()
-        proved = proved and is_one_file_each(observed.reports)
+        proved = proved and all(map(stages.have_all_told, observed.tasks)) and is_one_file_each(observed.reports)
         if not proved or len(observed.failures) > failures_max or not are_usable(observed.failures):
             self.sink.discard(prepared)
             release(leaves)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation
@@ -14,6 +15,7 @@ from reliable_spark.engine.bolt_run import BoltRun, WorkerReports
 from reliable_spark.engine.columns import ANCHOR, TUPLE_ID
 from reliable_spark.engine.exits import Leaving
 from reliable_spark.engine.lineage import literal
+from reliable_spark.engine.reports import Task
 
 OBSERVATION_WAIT_S: Final = 60.0
 _LINE: Final = "\n"
@@ -41,6 +43,7 @@ class Observed:
         failures: the tuples that failed or were held.
         reports: what tasks have told.
         complete: False when an observation did not report, or without values, or rows were left out on purpose.
+        tasks: for each bolt whose workers counted roots, the tasks that have told so.
     """
 
     roots: int = 0
@@ -50,6 +53,7 @@ class Observed:
     failures: list[Failed] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
     complete: bool = True
+    tasks: list[Counter[Task]] = field(default_factory=list)
 
 
 class ObservedExits:
@@ -66,9 +70,8 @@ class ObservedExits:
     def __init__(self, counts_rare: bool = True, workers: WorkerReports | None = None) -> None:
         self._counts_rare, self._workers = counts_rare, workers
         self.reports: list[str] = []
-        self._bolts: list[tuple[int, int]] = []
-        self._last_bolt: tuple[DataFrame, BoltRun] | None = None
-        self._leaves_number: int | None = None
+        self._bolts: list[tuple[BoltRun, int]] = []
+        self._entrusted: dict[DataFrame, str] = {}
         self._observations: list[tuple[str, int, Observation]] = []
         self._last_exit: tuple[DataFrame, DataFrame, Leaving] | None = None
         self.has_skipped = False
@@ -96,37 +99,37 @@ class ObservedExits:
             metrics.append(f"count_if({without_id}) AS skipped")
         return self._observe("roots", 0, frame, metrics)
 
+    def entrusted(self, frame: DataFrame, without_id: str) -> bool:
+        """Leave it to the workers of the bolt that reads the roots to count them, if that is all right.
+
+        Args:
+            frame: the roots.
+            without_id: whether one has no message id, as SQL.
+        """
+        if self._workers is None or not self.skips_rare():
+            return False
+        self._entrusted[frame] = without_id
+        return True
+
     def reported(self, run: BoltRun) -> DataFrame | None:
         """The children of a bolt whose workers report the XOR of the shares and the failures of all other rows."""
         if self._workers is None:
             return None
-        children, number = self._workers.of(run, is_last=False)
-        self._bolts.append((run.level, number))
-        self._last_bolt = (children, run)
+        run = replace(run, without_id=self._entrusted.get(run.frame))
+        children, number = self._workers.of(run)
+        self._bolts.append((run, number))
         return children
 
-    def leaves(self, frame: DataFrame, *, with_lineage: bool, are_whole: bool = False) -> DataFrame:
-        """Account for the rows that reach the end; together with the last exit when that is right before it.
-
-        Args:
-            frame: the rows.
-            with_lineage: it is needed; otherwise it may have ended in the last bolt.
-            are_whole: each row that the last step gets is all of its tree.
-        """
-        if self._last_bolt is not None and self._last_bolt[0] is frame and not with_lineage:
-            return self._leaves_of_bolt(self._last_bolt[1], are_whole)
+    def leaves(self, frame: DataFrame) -> DataFrame:
+        """Account for the rows that reach the end; together with the last exit when that is right before it."""
+        if self._bolts and self._bolts[-1][0].is_last:
+            return frame
         if self._last_exit is None or self._last_exit[0] is not frame:
             return self._observe("leaves", 0, frame, ["count(1) AS rows", f"bit_xor({TUPLE_ID}) AS xor"])
         _, before, leaving = self._last_exit
         self._observations.pop()
         metrics = [f"count_if(NOT ({leaving.gone})) AS rows", f"bit_xor({TUPLE_ID}) AS xor", *_told(leaving)]
         return leaving.stay(self._observe("leaves", leaving.level, before, metrics))
-
-    def _leaves_of_bolt(self, run: BoltRun, are_whole: bool) -> DataFrame:
-        assert self._workers is not None
-        leaves, self._leaves_number = self._workers.of(run, is_last=True, are_whole=are_whole)
-        self._bolts[-1] = (run.level, self._leaves_number)
-        return leaves
 
     def _observe(self, kind: str, level: int, frame: DataFrame, metrics: list[str]) -> DataFrame:
         observation = Observation()
@@ -158,15 +161,20 @@ class ObservedExits:
 
     def _reported(self) -> Observed:
         result = Observed()
-        for level, number in self._bolts:
+        for run, number in self._bolts:
             assert self._workers is not None
             report = self._workers.take(number)
-            result.xor ^= report.xor
+            result.xor ^= report.xor ^ report.roots.xor
             result.failures += [
-                Failed(anchor, tuple_id, level, failure) for anchor, tuple_id, failure in report.failures
+                Failed(anchor, tuple_id, run.level, failure) for anchor, tuple_id, failure in report.failures
             ]
-            if number == self._leaves_number:
+            if run.is_last:
                 result.emitted += report.made
+            if run.without_id is not None:
+                result.roots += report.roots.rows
+                result.roots_xor ^= report.roots.xor
+                result.complete = result.complete and not report.roots.without_id
+                result.tasks.append(report.roots.tasks)
         return result
 
 

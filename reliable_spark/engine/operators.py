@@ -35,11 +35,21 @@ _ELEMENTS, _ELEMENT = "__rs_elements", "__rs_element"
 
 
 class Context(Protocol):
-    """What an operator needs of the evaluation it takes part in."""
+    """What an operator needs of the evaluation it takes part in.
+
+    Attributes:
+        exits: take what leaves.
+        failure_bytes_max: how much text about failures one task may send back.
+        isolated: a row of the batch has stopped the job before.
+        last: the step whose rows are leaves, of which nobody needs the lineage; None where it is needed.
+        ends_whole: each row that the last step gets is all of its tree.
+    """
 
     exits: Exits
     failure_bytes_max: int | None
     isolated: bool
+    last: object
+    ends_whole: bool
 
     def guard(self, before: DataFrame, after: DataFrame, name: str, level: int) -> DataFrame:
         """`after`, projected from `before`; in isolation without the rows for which Spark raises there."""
@@ -212,7 +222,9 @@ class RunBolt:
         """Map the function over Arrow batches; let go of the rows that it dropped or that failed."""
         output = to_arrow_schema(self.schema, timezone="UTC")
         task = BoltTask(self.bolt, output, context.failure_bytes_max)
-        run = BoltRun(inputs[0], task, self.schema, context.isolated, level)
+        is_last = context.last is self
+        are_whole = is_last and context.ends_whole
+        run = BoltRun(inputs[0], task, self.schema, context.isolated, level, is_last, are_whole)
         children = context.exits.reported(run)
         if children is not None:
             return children

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
@@ -80,15 +82,7 @@ def prepare_loop(job: Job, source: Source, *, streaming: bool) -> Loop:
         LedgerError: the ledger cannot be opened.
         SinkError: the sink would not take these rows.
     """
-    if is_remote():
-        raise UsageError("run() and start() need a classic session: Connect has no access to Delta's transactions")
-    for node in spouts(job.node):
-        if node.step.frame.isStreaming != streaming:  # type: ignore[union-attr]
-            raise UsageError(
-                "run() takes static DataFrames: use start() for a stream"
-                if not streaming
-                else "start() takes a streaming DataFrame: use run() for a static one"
-            )
+    _check_kind(job, streaming)
     settings, spark = job.settings, source.spark
     sink = resolve_sink(job.sink, spark, settings.delivery, job.ledger)
     ackers = spark.sparkContext.defaultParallelism if settings.ackers is None else settings.ackers
@@ -98,22 +92,57 @@ def prepare_loop(job: Job, source: Source, *, streaming: bool) -> Loop:
     tracer = job.parts.tracer(evaluator, None if streaming else _rounds(job, evaluator))
     # the sink is asked first: a ledger belongs to one source schema from the moment it is made
     sink.open(job.schema)
-    ledger = Ledger.open(job.ledger, source.payload_arrow())
+    batches = job.parts.batches(tracer, settings)
+    ledger = _open_ledger(job, source, (lambda: None) if streaming else partial(batches.plan, source.frame))
     try:
         if streaming:
             Checkpoint(spark, checkpoint_path(job.ledger)).check_belongs_to(ledger)
         last = last_batch(ledger)
         sink.bind(ledger.ledger_id, last)
         last = hand_over(sink, last, spark, ledger.ledger_id, job.ledger)
-        loop = job.parts.loop(job.parts.batches(tracer, settings), ledger, sink, settings, job.clock)
+        loop = job.parts.loop(batches, ledger, sink, settings, job.clock)
         evaluator.states = States(job.node, spark, job.ledger, ledger.ledger_id, ledger.last_batch_id)
         loop.finish(last)
         evaluator.states.divide()
-        ledger.journal.use_sink(ledger.last_batch_id + 1, sink.identity, job.clock.now())
+        _begin(loop, streaming)
         return loop
     except BaseException:
         ledger.close()
         raise
+
+
+def _check_kind(job: Job, streaming: bool) -> None:
+    """Refuse a Connect session, and a frame of the other kind."""
+    if is_remote():
+        raise UsageError("run() and start() need a classic session: Connect has no access to Delta's transactions")
+    for node in spouts(job.node):
+        if node.step.frame.isStreaming != streaming:  # type: ignore[union-attr]
+            raise UsageError(
+                "run() takes static DataFrames: use start() for a stream"
+                if not streaming
+                else "start() takes a streaming DataFrame: use run() for a static one"
+            )
+
+
+def _open_ledger(job: Job, source: Source, meanwhile: Callable[[], None]) -> Ledger:
+    """Open the ledger, for which no JVM is needed, while the JVM has other work."""
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(Ledger.open, job.ledger, source.payload_arrow())
+        try:
+            meanwhile()
+        except BaseException:
+            opening.result().close()
+            raise
+    return opening.result()
+
+
+def _begin(loop: Loop, streaming: bool) -> None:
+    """Write down which sink is used, and whether a run over static rows starts anew or one is gone on with."""
+    ledger, sink, now = loop.ledger, loop.sink.identity, loop.clock.now()
+    if streaming or ledger.begun is not None or ledger.is_run_settled():
+        ledger.journal.use_sink(ledger.last_batch_id + 1, sink, now)
+    else:
+        ledger.journal.begin_run(ledger.last_batch_id + 1, sink, now)
 
 
 def checkpoint_path(ledger: str) -> str:
@@ -142,8 +171,6 @@ def run(job: Job) -> Outcome:
     try:
         with Progress.of(loop, "rows"):
             if not ledger.is_run_settled():
-                if ledger.begun is None:
-                    ledger.journal.begin_run(ledger.last_batch_id + 1, job.clock.now())
                 loop.run_source(source.frame, Origin())
             never = threading.Event()
             while (wait_s := loop.seconds_until_due()) is not None:

@@ -57,7 +57,7 @@ class Journal:
         Returns:
             Which attempt at this batch it is, from 1.
         """
-        self._append(_BEGUN, now, **asdict(begun))
+        self._append(self._row(_BEGUN, now, **asdict(begun)))
         return sum(row["state"] == _BEGUN and row["batch_id"] == begun.batch_id for row in self._rows)
 
     def begun_after(self, batch_id: int) -> Begun | None:
@@ -67,13 +67,14 @@ class Journal:
             return None
         return Begun(**{name: begun[name] for name in Begun.__dataclass_fields__})
 
-    def begin_run(self, batch_id: int, now: datetime) -> None:
-        """Write down that a run over static rows begins with this batch."""
-        self._append(_RUN_BEGUN, now, batch_id=batch_id)
+    def begin_run(self, batch_id: int, sink: str, now: datetime) -> None:
+        """Write down that a run over static rows begins with this batch, and which sink it uses, in one commit."""
+        begun = self._row(_RUN_BEGUN, now, batch_id=batch_id)
+        self._append(*self._new_sink(batch_id, sink, now), begun)
 
     def end_run(self, batch_id: int, now: datetime) -> None:
         """Write down that the run has nothing pending; the batch id is the next one."""
-        self._append(_RUN_ENDED, now, batch_id=batch_id)
+        self._append(self._row(_RUN_ENDED, now, batch_id=batch_id))
 
     def open_run(self) -> int | None:
         """The first batch id of the last run, unless that run has ended."""
@@ -88,8 +89,7 @@ class Journal:
 
     def use_sink(self, batch_id: int, sink: str, now: datetime) -> None:
         """Write down which sink is used from this batch on, unless it was the last one too."""
-        if sink != self.sink:
-            self._append(_SINK, now, batch_id=batch_id, detail=sink)
+        self._append(*self._new_sink(batch_id, sink, now))
 
     @property
     def accepted_version(self) -> int | None:
@@ -99,7 +99,7 @@ class Journal:
 
     def accept_restore(self, batch_id: int, version: int, now: datetime) -> None:
         """Write down that the sink may have been restored, up to this version of it."""
-        self._append(_ACCEPTED, now, batch_id=batch_id, detail=str(version))
+        self._append(self._row(_ACCEPTED, now, batch_id=batch_id, detail=str(version)))
 
     def upkeep(self, last_batch_id: int) -> None:
         """Forget what no restart will ask for: batches that are settled, runs and sinks that were followed."""
@@ -115,8 +115,15 @@ class Journal:
     def _last(self, *states: str) -> dict[str, Any] | None:
         return next((row for row in reversed(self._rows) if row["state"] in states), None)
 
-    def _append(self, state: str, now: datetime, **values: Any) -> None:
-        number = self._rows[-1]["number"] + 1 if self._rows else 0
-        row = {**dict.fromkeys(JOURNAL.names), "number": number, "state": state, "at": now, **values}
-        self._table.write(pa.Table.from_pylist([row], schema=JOURNAL), row["batch_id"], "append")
-        self._rows.append(row)
+    def _new_sink(self, batch_id: int, sink: str, now: datetime) -> list[dict[str, Any]]:
+        return [] if sink == self.sink else [self._row(_SINK, now, batch_id=batch_id, detail=sink)]
+
+    def _row(self, state: str, now: datetime, **values: Any) -> dict[str, Any]:
+        return {**dict.fromkeys(JOURNAL.names), "state": state, "at": now, **values}
+
+    def _append(self, *rows: dict[str, Any]) -> None:
+        if rows:
+            first = self._rows[-1]["number"] + 1 if self._rows else 0
+            numbered = [{**row, "number": number} for number, row in enumerate(rows, first)]
+            self._table.write(pa.Table.from_pylist(numbered, schema=JOURNAL), rows[-1]["batch_id"], "append")
+            self._rows += numbered

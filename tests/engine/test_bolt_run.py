@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import reliable_spark as rs
 from reliable_spark.bolts import Bolt, kind_of
 from reliable_spark.core.ids import share
-from reliable_spark.engine.bolt_run import ANSWER, AddUp, Numbered, Report, reported
+from reliable_spark.engine.bolt_run import ANSWER, reported
 from reliable_spark.engine.columns import LINEAGE
+from reliable_spark.engine.reports import AddUp, Numbered, Report
 from reliable_spark.engine.worker import BoltTask
 
 OUTPUT = pa.schema([("value", pa.int64())])

@@ -140,7 +140,7 @@ def test_an_interrupted_run_is_told_from_one_that_ended(path: str) -> None:
     """Only a run that had settled its source and did not end is gone on with."""
     ledger = opened(path)
     assert not ledger.is_run_settled()
-    ledger.journal.begin_run(0, NOW)
+    ledger.journal.begin_run(0, "a sink", NOW)
     ledger = opened(path)
     assert not ledger.is_run_settled()
     ledger.settle(record(0))
