@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type
 
+from reliable_spark.engine.batch import Source
 from reliable_spark.engine.columns import (
     ANCHOR,
     ATTEMPT,
@@ -63,12 +64,12 @@ class Found:
         return (read["rows"], read["xor"] or 0) == (self._evaluation.rows, self._evaluation.roots_xor)
 
 
-def with_payloads(evaluation: Evaluation, columns: list[str], payload: pa.DataType) -> Found:
+def with_payloads(evaluation: Evaluation, source: Source, payload: pa.DataType) -> Found:
     """Join the incomplete trees with the rows that they come from.
 
     Args:
         evaluation: what was evaluated; some of it is not complete.
-        columns: the source columns, which become the payload.
+        source: where the batch comes from; its columns become the payload.
         payload: the payload's type in the ledger.
 
     Returns:
@@ -77,9 +78,9 @@ def with_payloads(evaluation: Evaluation, columns: list[str], payload: pa.DataTy
     assert evaluation.incomplete is not None
     second_read = Observation()
     observed = (F.count(F.lit(1)).alias("rows"), F.bit_xor(column(ANCHOR)).alias("xor"))
-    source = evaluation.source if evaluation.roots_xor is None else evaluation.source.observe(second_read, *observed)
-    joined = source.join(F.broadcast(evaluation.incomplete), ANCHOR)
-    packed = F.struct(*(column(name) for name in columns))
+    rows = evaluation.source if evaluation.roots_xor is None else evaluation.source.observe(second_read, *observed)
+    joined = source.described(rows).join(F.broadcast(evaluation.incomplete), ANCHOR)
+    packed = F.struct(*(column(name) for name in source.columns))
     frame = joined.select(
         column(ANCHOR).alias("anchor"),
         "ack_val",

@@ -113,8 +113,6 @@ class Source:
             f"{anchor} AS {TUPLE_ID}",
             f"1 AS {ATTEMPT}",
             f"{self._of_each_spout(message_ids)} AS {MESSAGE_ID}",
-            *([f"{literal(self.spouts[0].name)} AS {SPOUT}"] if len(self.spouts) == 1 else []),
-            f"CAST(NULL AS TIMESTAMP) AS {FIRST_SEEN_AT}",
         )
 
     def _of_each_spout(self, expressions: Sequence[str]) -> str:
@@ -146,10 +144,16 @@ class Source:
             column("first_seen_at").alias(FIRST_SEEN_AT),
         )
 
+    def described(self, rows: DataFrame) -> DataFrame:
+        """Rows of a batch with their spout, and when their trees were first seen: null for those of a first attempt."""
+        made = {SPOUT: F.lit(self.spouts[0].name), FIRST_SEEN_AT: F.lit(None).cast("timestamp")}
+        return rows.withColumns({name: value for name, value in made.items() if name not in rows.columns})
+
     def of_spout(self, rows: DataFrame, spout: Spout) -> DataFrame:
         """The rows of one spout with its own columns and the lineage columns."""
         if len(self.spouts) == 1:
-            return rows.drop(SPOUT, FIRST_SEEN_AT)
+            others = [name for name in (SPOUT, FIRST_SEEN_AT) if name in rows.columns]
+            return rows.drop(*others) if others else rows
         own = rows.where(_is_from(spout))
         return own.select(*(column(name) for name in spout.frame.columns), *LINEAGE)
 

@@ -57,17 +57,10 @@ class SparkBatches:
         self.tracer, self.evaluator, self.settings = tracer, tracer.evaluator, settings
         self.source = self.evaluator.source
         self.payload = self.source.payload_arrow()
-        self._planned: dict[DataFrame, DataFrame] = {}
-
-    def plan(self, rows: DataFrame) -> None:
-        """Plan the batch that these source rows will be."""
-        self._planned = {rows: self.source.first_attempt(rows)}
-        self.evaluator.plan(self._planned[rows])
 
     def of_source(self, rows: DataFrame, batch_id: int, begun_at: datetime) -> Batch:
         """A batch of source rows."""
-        roots = self._planned.pop(rows) if rows in self._planned else self.source.first_attempt(rows)
-        return Batch(batch_id, "source", roots, begun_at)
+        return Batch(batch_id, "source", self.source.first_attempt(rows), begun_at)
 
     def of_pending(self, trees: pa.Table, batch_id: int, begun_at: datetime) -> Batch:
         """The next attempt of pending trees."""
@@ -178,7 +171,7 @@ class SparkBatches:
         """Add the incomplete trees with their payloads; None when a second read of the source gave other rows."""
         if evaluation.incomplete is None:
             return _evaluated(evaluation)
-        found = with_payloads(evaluation, self.source.columns, self.payload)
+        found = with_payloads(evaluation, self.source, self.payload)
         is_read_again = evaluation.roots_xor is not None
         if evaluation.incomplete_count > MEASURED_ROWS_MIN:
             # read once, and kept where it is until its size is known

@@ -31,7 +31,6 @@ from reliable_spark.engine.plan import (
     Node,
     compile_plan,
     goes_into_bolt,
-    is_only_text,
     may_fail,
     may_fail_after_state,
     may_split,
@@ -80,21 +79,6 @@ class Evaluation:
     trees: list[Tree] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A batch that is planned, and not evaluated yet.
-
-    Attributes:
-        rows: the batch's rows, with their roots.
-        leaves: what becomes of them.
-        exits: what the evaluation of the leaves will tell.
-    """
-
-    rows: DataFrame
-    leaves: DataFrame
-    exits: ObservedExits
-
-
 class Evaluator:
     """Evaluates the batches of one query.
 
@@ -130,7 +114,6 @@ class Evaluator:
         self._fails_after_state = may_fail_after_state(node)
         self._ends_whole = not any(map(may_split, node.inputs))
         self._goes_into_bolt = goes_into_bolt(node)
-        self._next: Planned | None = None
 
     def context(self, exits: Exits, failure_bytes_max: int | None) -> EvaluationContext:
         """A context that shares the query's static sides."""
@@ -198,22 +181,6 @@ class Evaluator:
         context = EvaluationContext(exits, None, self.statics, isolated=isolated, states=self.states)
         return compile_plan(self.node, self.given(rows, exits), context, lambda frame: frame)
 
-    def plan(self, rows: DataFrame) -> None:
-        """Plan a batch of source rows before it is evaluated, where nothing is run for that."""
-        if self.ackers and not self.must_trace and is_only_text(self.node):
-            self._next = self._planned(rows)
-
-    def _planned(self, rows: DataFrame) -> Planned:
-        planned, self._next = self._next, None
-        if planned is not None and planned.rows is rows:
-            return planned
-        self._workers.begin()
-        exits = ObservedExits(self._counts_rare, self._workers)
-        context = self.context(exits, FAILURE_BYTES_MAX)
-        context.last, context.ends_whole = None if self._expects_siblings else self.node.step, self._ends_whole
-        leaves = compile_plan(self.node, self.given(rows, exits), context, lambda frame: frame)
-        return Planned(rows, exits.leaves(leaves), exits)
-
     def once(self, batch: Batch, failures_max: int) -> Evaluation | None:
         """Evaluate in one job, the sink's own, and prove by one checksum that every tree is accounted for.
 
@@ -225,8 +192,11 @@ class Evaluator:
             None when that cannot be proved, or when more than the driver can use has failed: nothing is
             visible then, and the batch has to be traced.
         """
-        planned = self._planned(batch.rows)
-        leaves, exits = planned.leaves, planned.exits
+        self._workers.begin()
+        exits = ObservedExits(self._counts_rare, self._workers)
+        context = self.context(exits, FAILURE_BYTES_MAX)
+        context.last, context.ends_whole = None if self._expects_siblings else self.node.step, self._ends_whole
+        leaves = exits.leaves(compile_plan(self.node, self.given(batch.rows, exits), context, lambda frame: frame))
         prepared = Prepared()
         with Stages(batch.rows.sparkSession) as stages:
             if self._expects_siblings:

@@ -125,11 +125,6 @@ def may_fail_after_state(node: Node) -> bool:
     )
 
 
-def is_only_text(node: Node) -> bool:
-    """Tell whether translating the graph neither runs a job, for a static side, nor asks for the state of a bolt."""
-    return not any(isinstance(each.step, JoinStatic | Stateful) for each in walk(node))
-
-
 def goes_into_bolt(node: Node) -> bool:
     """Tell whether a graph has one spout, whose rows go straight into a bolt: then each task of theirs runs it."""
     first = [each.step for each in walk(node) if any(isinstance(parent.step, Spout) for parent in each.inputs)]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
@@ -92,15 +90,14 @@ def prepare_loop(job: Job, source: Source, *, streaming: bool) -> Loop:
     tracer = job.parts.tracer(evaluator, None if streaming else _rounds(job, evaluator))
     # the sink is asked first: a ledger belongs to one source schema from the moment it is made
     sink.open(job.schema)
-    batches = job.parts.batches(tracer, settings)
-    ledger = _open_ledger(job, source, (lambda: None) if streaming else partial(batches.plan, source.frame))
+    ledger = Ledger.open(job.ledger, source.payload_arrow())
     try:
         if streaming:
             Checkpoint(spark, checkpoint_path(job.ledger)).check_belongs_to(ledger)
         last = last_batch(ledger)
         sink.bind(ledger.ledger_id, last)
         last = hand_over(sink, last, spark, ledger.ledger_id, job.ledger)
-        loop = job.parts.loop(batches, ledger, sink, settings, job.clock)
+        loop = job.parts.loop(job.parts.batches(tracer, settings), ledger, sink, settings, job.clock)
         evaluator.states = States(job.node, spark, job.ledger, ledger.ledger_id, ledger.last_batch_id)
         loop.finish(last)
         evaluator.states.divide()
@@ -122,18 +119,6 @@ def _check_kind(job: Job, streaming: bool) -> None:
                 if not streaming
                 else "start() takes a streaming DataFrame: use run() for a static one"
             )
-
-
-def _open_ledger(job: Job, source: Source, meanwhile: Callable[[], None]) -> Ledger:
-    """Open the ledger, for which no JVM is needed, while the JVM has other work."""
-    with ThreadPoolExecutor(1) as pool:
-        opening = pool.submit(Ledger.open, job.ledger, source.payload_arrow())
-        try:
-            meanwhile()
-        except BaseException:
-            opening.result().close()
-            raise
-    return opening.result()
 
 
 def _begin(loop: Loop, streaming: bool) -> None:

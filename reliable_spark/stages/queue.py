@@ -17,8 +17,8 @@ from pyspark.sql import types as T
 
 from reliable_spark.engine.admission import UNLIMITED
 from reliable_spark.engine.batch import Source
-from reliable_spark.engine.columns import FIRST_SEEN_AT, LINEAGE, MESSAGE_ID, SPOUT, TUPLE_ID
-from reliable_spark.engine.lineage import column, literal, quoted
+from reliable_spark.engine.columns import LINEAGE, MESSAGE_ID, TUPLE_ID
+from reliable_spark.engine.lineage import column, quoted
 from reliable_spark.engine.observed import OBSERVATION_WAIT_S, observed_values
 from reliable_spark.engine.operators import Projection
 from reliable_spark.engine.plan import Node, Spout
@@ -97,8 +97,7 @@ class QueueSource(Source):
     def first_attempt(self, frame: DataFrame) -> DataFrame:
         """Take over the lineage that the rows have."""
         user = [quoted(name) for name in frame.columns if name not in (BATCH_ID, *LINEAGE)]
-        spout = f"{literal(self.spouts[0].name)} AS {SPOUT}"
-        return frame.selectExpr(*user, *LINEAGE, spout, f"CAST(NULL AS TIMESTAMP) AS {FIRST_SEEN_AT}")
+        return frame.selectExpr(*user, *LINEAGE)
 
     def payload_arrow(self) -> pa.DataType:
         """Of a failed row only its root matters, and whether it may be tried again: the source has the rest."""
