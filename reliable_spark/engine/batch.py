@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -35,10 +35,12 @@ class Source:
     Attributes:
         spouts: the spouts, in a fixed order; their names differ.
         frame: their rows below each other, with a column that names the spout when there are several.
+        has_whole_trees: each row is all of its tree, so its tuple id is its anchor too.
     """
 
     spouts: tuple[Spout, ...]
     frame: DataFrame
+    has_whole_trees: ClassVar[bool] = True
 
     @classmethod
     def of_node(cls, node: Node) -> Source:

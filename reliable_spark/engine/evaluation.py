@@ -112,7 +112,7 @@ class Evaluator:
         fails_in_part = may_split(node) and may_fail(node, 0)
         self._expects_siblings = whole_trees and fails_in_part and not node.barriers and not self.has_state
         self._fails_after_state = may_fail_after_state(node)
-        self._ends_whole = not any(map(may_split, node.inputs))
+        self._ends_whole = source.has_whole_trees and not any(map(may_split, node.inputs))
         self._goes_into_bolt = goes_into_bolt(node)
 
     def context(self, exits: Exits, failure_bytes_max: int | None) -> EvaluationContext:

@@ -88,6 +88,8 @@ class QueueSink(DeltaSink):
 class QueueSource(Source):
     """The rows of a queue, which have their lineage already; several of them may belong to one tree."""
 
+    has_whole_trees = False
+
     @classmethod
     def of_node(cls, node: Node) -> Source:
         """The one spout of a graph that begins at a queue."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -55,6 +56,27 @@ def test_a_row_is_acked_when_its_last_descendant_is_done_in_the_last_stage(sourc
     letters = outcome.dead_letters().collect()
     assert [(row["message_id"], row["payload"]["k"], row["error"]) for row in letters] == [("18", 3, "never")]
     assert audit(str(ledger)).balanced
+
+
+def slow_once(row: rs.TupleRow) -> dict[str, Any]:
+    if row["id"] % 3 == 0 and row["copy"] == 2 and row.attempt == 1:
+        raise OSError("not now")
+    return {"id": row["id"]}
+
+
+@pytest.mark.timeout(900)
+def test_a_part_of_a_tree_that_fails_in_a_last_bolt_fails_its_root(source: Source, tmp_path: Path) -> None:
+    """A row of a queue may be one of many of its tree, so the bolt has to know the root as well as the share."""
+    source.add(0, 6)
+    frame = source.stream().anchored("id").withColumn("copies", F.sequence(F.lit(1), F.lit(3)))
+    frame = frame.explode("copies", "copy").stage("silver").bolt(slow_once, "id long")
+    query = frame.start(tmp_path / "sink", ledger=tmp_path / "ledger", settings=settings(), trigger="availableNow")
+    assert query.await_termination(800)
+    outcome = query.outcome()
+    assert (outcome.anchored, outcome.acked, outcome.failed_attempts, outcome.pending) == (6, 6, 2, 0)
+    # the other two parts of the trees that were replayed came twice
+    assert Counter(ids(tmp_path / "sink")) == {0: 5, 1: 3, 2: 3, 3: 5, 4: 3, 5: 3}
+    assert audit(str(tmp_path / "ledger")).balanced
 
 
 @pytest.mark.timeout(900)
