@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -63,6 +66,19 @@ def test_a_delta_table_is_written_read_changed_and_streamed(spark: SparkSession,
     assert query.awaitTermination(60)
     assert sorted(row.id for row in spark.read.format("delta").load(target).collect()) == list(range(1, 12))
     assert table.history().count() == 3
+
+
+def test_a_worker_begins_with_the_library_which_its_collections_leave_out(spark: SparkSession) -> None:
+    """Spark lets a worker collect after each task: what was loaded before it was forked is not looked through."""
+
+    def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        loaded = "reliable_spark.engine.bolt_run" in sys.modules
+        collected = len(gc.get_objects()) < gc.get_freeze_count()
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"loaded": [loaded], "collected": [collected]})
+
+    told = spark.range(0, 2, 1, 2).mapInArrow(tell, "loaded boolean, collected boolean").collect()
+    assert {tuple(row) for row in told} == {(True, True)}
 
 
 def test_a_new_session_is_quiet_and_plain_functions_do_not_hang(tmp_path: Path) -> None:
