@@ -23,7 +23,7 @@ demo: setup ## run the flights job by spark-submit and audit its ledger (OUTPUT=
 
 test: setup ## run the tests that take seconds (ARGS="-k word")
 	@.ci/redis
-	@$(PYTHON) -m pytest -n 2 --dist loadfile -m "not soak and not cluster" $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak and not cluster" $(ARGS)
 
 check: .venv/.installed ## formatting, lint, types, import rules, compose file
 	@.venv/bin/ruff format --check --output-format concise --quiet .
