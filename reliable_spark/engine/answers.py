@@ -64,13 +64,12 @@ class Found:
         return (read["rows"], read["xor"] or 0) == (self._evaluation.rows, self._evaluation.roots_xor)
 
 
-def with_payloads(evaluation: Evaluation, source: Source, payload: pa.DataType) -> Found:
+def with_payloads(evaluation: Evaluation, source: Source) -> Found:
     """Join the incomplete trees with the rows that they come from.
 
     Args:
         evaluation: what was evaluated; some of it is not complete.
         source: where the batch comes from; its columns become the payload.
-        payload: the payload's type in the ledger.
 
     Returns:
         The trees, not read yet. Cost: a broadcast join, so one more read of the batch's source.
@@ -94,7 +93,7 @@ def with_payloads(evaluation: Evaluation, source: Source, payload: pa.DataType) 
         column(FAILURE)["traceback"].alias("traceback"),
         column(FAILURE)["retry"].alias("retry"),
         column(FIRST_SEEN_AT).alias("first_seen_at"),
-        packed.cast(from_arrow_type(payload)).alias("payload"),
+        packed.cast(from_arrow_type(source.payload_arrow())).alias("payload"),
     )
     return Found(frame, evaluation, second_read)
 

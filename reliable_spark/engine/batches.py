@@ -171,7 +171,7 @@ class SparkBatches:
         """Add the incomplete trees with their payloads; None when a second read of the source gave other rows."""
         if evaluation.incomplete is None:
             return _evaluated(evaluation)
-        found = with_payloads(evaluation, self.source, self.payload)
+        found = with_payloads(evaluation, self.source)
         is_read_again = evaluation.roots_xor is not None
         if evaluation.incomplete_count > MEASURED_ROWS_MIN:
             # read once, and kept where it is until its size is known

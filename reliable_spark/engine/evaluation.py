@@ -117,7 +117,14 @@ class Evaluator:
 
     def context(self, exits: Exits, failure_bytes_max: int | None) -> EvaluationContext:
         """A context that shares the query's static sides."""
-        return EvaluationContext(exits, failure_bytes_max, self.statics, isolated=self.is_isolated, states=self.states)
+        return EvaluationContext(
+            exits,
+            failure_bytes_max,
+            self.statics,
+            isolated=self.is_isolated,
+            states=self.states,
+            ends_whole=self._ends_whole,
+        )
 
     def is_partial(self, tree: Tree) -> bool:
         """Tell whether a part of a failed tree may have gone on: into a group, into a state, or to the end."""
@@ -195,7 +202,7 @@ class Evaluator:
         self._workers.begin()
         exits = ObservedExits(self._counts_rare, self._workers)
         context = self.context(exits, FAILURE_BYTES_MAX)
-        context.last, context.ends_whole = None if self._expects_siblings else self.node.step, self._ends_whole
+        context.last = None if self._expects_siblings else self.node.step
         leaves = exits.leaves(compile_plan(self.node, self.given(batch.rows, exits), context, lambda frame: frame))
         prepared = Prepared()
         with Stages(batch.rows.sparkSession) as stages:
@@ -211,7 +218,7 @@ class Evaluator:
             release(leaves)
             if proved or not exits.has_skipped:
                 return None
-            # rows have left where hardly any do, or a stage ran twice: once more, and then with all that can leave
+            # rows have left where hardly any do, a stage ran twice, a task has not told: once more, all observed
             self._counts_rare = True
             return self.once(batch, failures_max)
         evaluation = self._conclude(batch, prepared, observed)

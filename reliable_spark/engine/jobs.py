@@ -1,4 +1,4 @@
-"""Watch which stages of a job ran more than once: what was observed below such a stage may be counted twice."""
+"""Watch a job's stages: what one that ran twice has observed may be counted twice, and a task may not be heard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVENTS_WAIT_MS = 30_000
 
 
 class Stages:
-    """A context in which all Spark jobs are remembered, to ask afterwards whether a stage of them was retried.
+    """A context in which all Spark jobs are remembered, to ask afterwards what their stages have done.
 
     Args:
         spark: a classic session.
@@ -58,13 +58,14 @@ class Stages:
         Args:
             tasks: how often each task has told something.
         """
-        stages = {stage_id: stage for stages in self._stages_of_jobs or () for stage_id, stage in stages.items()}
+        if self._stages_of_jobs is None:
+            return False
+        stages = {stage_id: stage for stages in self._stages_of_jobs for stage_id, stage in stages.items()}
         if not tasks:
-            return self._stages_of_jobs is not None and not any(map(_has_tasks, stages.values()))
-        told = {stage_id for stage_id, _ in tasks}
-        stage = stages.get(min(told))
-        is_whole = stage is not None and len(tasks) == stage.numTasks()
-        return is_whole and len(told) == 1 and set(tasks.values()) == {1}
+            return not any(map(_has_tasks, stages.values()))
+        first, *others = {stage_id for stage_id, _ in tasks}
+        stage = None if others else stages.get(first)
+        return stage is not None and len(tasks) == stage.numTasks() and set(tasks.values()) == {1}
 
     @cached_property
     def _stages_of_jobs(self) -> list[dict[int, Any]] | None:

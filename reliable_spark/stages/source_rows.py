@@ -42,7 +42,7 @@ class SourceRows:
             incomplete = rows.sparkSession.createDataFrame(known)
             roots = self._source.first_attempt(rows)
             evaluation = Evaluation(Prepared(), 0, 0, roots, incomplete=incomplete, incomplete_count=len(failed))
-            trees = with_payloads(evaluation, self._source, self._source.payload_arrow()).frame
+            trees = with_payloads(evaluation, self._source).frame
             found.append(trees.dropDuplicates(["anchor"]).toArrow())
 
         self._reader.read(batch, find)

@@ -138,4 +138,6 @@ def test_a_job_without_tasks_has_nothing_to_tell(numbers: DataFrame) -> None:
 def test_reports_of_one_evaluation_are_taken_once(spark: SparkSession) -> None:
     """Nothing of it stays for the next."""
     reports = WorkerReports(spark)
+    reports._accumulator.add({0: Report(made=2)})
+    assert reports.take(0) == Report(made=2)
     assert reports.take(0) == Report()
