@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reliable_spark.jars import delta_jars, spark_home
+from tests.submission import QUICK_JAVA, QUIET_JAVA
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 2
@@ -24,8 +25,6 @@ ENDED_WITHIN_S = 300.0
 POLL_S = 0.1
 LOG_CHARACTERS_SHOWN = 4_000
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # the tests end before the optimising compiler pays
-QUIET_JAVA = f"-Dlog4j2.configurationFile={ROOT / 'reliable_spark' / 'log4j2.properties'}"
 
 JOB_SETTINGS = {
     "spark.driver.memory": "1g",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -15,9 +14,9 @@ from typing import Any, ClassVar
 from deltalake import DeltaTable
 from rich.table import Table
 
-from reliable_spark.jars import delta_jars
 from reliable_spark.ledger.audit import audit
 from tests.crash.job import CHILDREN, IN_THE_SINK
+from tests.submission import submit_command, submit_environment
 
 ROOT = Path(__file__).parents[2]
 ROWS = 12
@@ -90,17 +89,13 @@ class Chain:
 
     def submit(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the job by spark-submit in a process group of its own."""
-        spark_submit = str(Path(sys.executable).with_name("spark-submit"))
-        quiet = f"-Dlog4j2.configurationFile={ROOT / 'reliable_spark' / 'log4j2.properties'}"
-        java = f"{quiet} -XX:TieredStopAtLevel=1"  # as tests/conf has it, which this replaces
-        options = ["--master", "local[2]", "--jars", ",".join(delta_jars()), "--driver-java-options", java]
-        options += ["--conf", f"spark.local.dir={self.directory / 'local'}"]  # a killed JVM leaves it behind
+        options = ["--conf", f"spark.local.dir={self.directory / 'local'}"]  # a killed JVM leaves it behind
         job = [str(ROOT / self.JOB), "--directory", str(self.directory)]
         job += ["--sink", self.sink, "--delivery", self.delivery, *(["--random"] if self.is_random else [])]
         start = "import os,sys; os.environ['KILLED_GROUP']=str(os.getpid()); os.execv(sys.argv[1], sys.argv[1:])"
         return subprocess.run(
-            [sys.executable, "-c", start, spark_submit, *options, *job, *arguments],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+            [sys.executable, "-c", start, *submit_command(*options, *job, *arguments)],
+            env=submit_environment(),
             start_new_session=True,
             capture_output=True,
             text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,11 +14,11 @@ from typing import Any
 from deltalake import DeltaTable
 
 from reliable_spark.errors import LedgerError
-from reliable_spark.jars import delta_jars, spark_home
 from reliable_spark.ledger.audit import audit
 from reliable_spark.ledger.counts import Counts
 from reliable_spark.stages.places import stage_ledger
 from tests.jobs.test_medallion import gold
+from tests.submission import submit_command, submit_environment
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ("bronze", "silver", "gold")
@@ -55,18 +54,12 @@ class Layers:
 
     def start(self, layer: str) -> None:
         """Submit one of the jobs, in a process group of its own."""
-        quiet = f"-Dlog4j2.configurationFile={ROOT / 'reliable_spark' / 'log4j2.properties'}"
-        options = ["--master", "local[2]", "--jars", ",".join(delta_jars())]
-        options += ["--driver-java-options", f"{quiet} -XX:TieredStopAtLevel=1"]
         own = ["--input", str(self.directory / "days"), *self.arguments] if layer == "bronze" else []
         self.started += 1
         with (self.directory / f"{self.started}_{layer}.log").open("wb") as log:
             self.running[layer] = subprocess.Popen(
-                [
-                    *(str(spark_home() / "bin" / "spark-submit"), *options, str(ROOT / "jobs" / "medallion.py")),
-                    *(layer, "--output", str(self.output), *own),
-                ],
-                env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+                submit_command(str(ROOT / "jobs" / "medallion.py"), layer, "--output", str(self.output), *own),
+                env=submit_environment(),
                 cwd=self.directory,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import zlib
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from pyspark.sql import SparkSession
 
 from jobs import flights as job
 from reliable_spark.errors import LedgerError
-from reliable_spark.jars import delta_jars, spark_home
 from reliable_spark.ledger.audit import audit
 from reliable_spark.ledger.counts import Counts
+from tests.submission import submit_command, submit_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -173,14 +172,10 @@ def test_input_that_cannot_be_right_is_refused_in_one_line(tmp_path: Path, capsy
 
 
 def submit(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    quiet = f"-Dlog4j2.configurationFile={ROOT / 'reliable_spark' / 'log4j2.properties'}"
-    command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", "--jars", ",".join(delta_jars())]
-    command += ["--driver-java-options", f"{quiet} -XX:TieredStopAtLevel=1"]
     with log.open("wb") as output:
         return subprocess.Popen(
-            [*command, str(ROOT / "jobs" / "flights.py"), *arguments],
-            env=environment,
+            submit_command(str(ROOT / "jobs" / "flights.py"), *arguments),
+            env=submit_environment(),
             cwd=log.parent,
             stdout=output,
             stderr=subprocess.STDOUT,
