@@ -120,10 +120,11 @@ class TrackedFrame:
         check_reserved([new])
         return self._project("withColumnRenamed", lambda frame: frame.withColumnRenamed(existing, new))
 
-    def drop(self, *cols: str) -> Self:
-        """Drop columns by name."""
+    def drop(self, *cols: str | Column) -> Self:
+        """Drop columns."""
         for name in cols:
-            self[name]
+            if isinstance(name, str):
+                self[name]
         return self._project("drop", lambda frame: frame.drop(*cols))
 
     # ------------------------------------------------------------------------------ rows leave, or multiply
@@ -142,7 +143,12 @@ class TrackedFrame:
             condition: a boolean expression.
             reason: what the ledger says about it.
             retry: False makes them dead letters at once.
+
+        Raises:
+            UsageError: `retry` is no bool.
         """
+        if not isinstance(retry, bool):
+            raise UsageError(f"fail(retry={retry!r}) takes True or False")
         refuse_nested_star("fail", condition, reason if isinstance(reason, Column) else "")
         return self._step(FailWhen("fail", condition, reason, retry))
 

@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_
 from reliable_spark.errors import SettingsError, nearest
 
 SPARK_PREFIX = "spark.reliable."
+LONGEST_S = 100 * 365 * 86_400.0
+"""No wait is longer than a hundred years: a time so far ahead is still a date."""
+
 _SEPARATOR = "\x1f"
 
 _LOG = logging.getLogger(__name__)
@@ -114,11 +117,11 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    message_timeout_s: float = Field(default=30.0, gt=0)
+    message_timeout_s: float = Field(default=30.0, gt=0, le=LONGEST_S)
     ackers: int | None = Field(default=None, ge=0)
     max_attempts: int = Field(default=3, ge=1)
-    backoff_initial_s: float = Field(default=1.0, ge=0)
-    backoff_max_s: float = Field(default=60.0, ge=0)
+    backoff_initial_s: float = Field(default=1.0, ge=0, le=LONGEST_S)
+    backoff_max_s: float = Field(default=60.0, ge=0, le=LONGEST_S)
     max_pending: int = Field(default=1_000_000, ge=1)
     target_batch_s: float | None = Field(default=None, gt=0)
     high_water: int | None = Field(default=None, ge=1)
@@ -128,9 +131,9 @@ class Settings(BaseModel):
     topology: TopologySettings = TopologySettings()
 
     def __init__(self, **values: Any) -> None:
-        unknown = [name for name in values if name not in type(self).model_fields]
-        if unknown:
-            raise SettingsError(f"unknown setting {unknown[0]!r}{nearest(unknown[0], type(self).model_fields)}")
+        _refuse_unknown(values, type(self).model_fields, "")
+        if isinstance(values.get("topology"), Mapping):
+            _refuse_unknown(values["topology"], TopologySettings.model_fields, "topology.")
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -156,12 +159,12 @@ class Settings(BaseModel):
         for key, value in configuration.items():
             if key in WITHOUT_MEANING:
                 _LOG.warning("%s has no meaning here: %s", key, WITHOUT_MEANING[key])
-            elif value is None or (key == "topology.max.spout.pending" and value == 0):
+            elif value is None or (key == "topology.max.spout.pending" and str(value) == "0"):
                 continue  # null is Storm's default; so is a limit of no tuples
             else:
                 name, units_per_storm_unit = {**TOPOLOGY_KEYS, **STORM_KEYS}[key]
                 given = topology if key in TOPOLOGY_KEYS else values
-                given[name] = value * units_per_storm_unit if units_per_storm_unit != 1 else value
+                given[name] = value if units_per_storm_unit == 1 else _number(key, value) * units_per_storm_unit
         return cls(**values, topology=topology)
 
     @classmethod
@@ -176,6 +179,19 @@ class Settings(BaseModel):
         """
         given = spark.conf.getAll.items() if not hasattr(spark, "_jsparkSession") else _configuration(spark)
         return cls(**{key.removeprefix(SPARK_PREFIX): value for key, value in given if key.startswith(SPARK_PREFIX)})
+
+
+def _refuse_unknown(values: Mapping[str, Any], fields: Iterable[str], within: str) -> None:
+    for name in values:
+        if name not in fields:
+            raise SettingsError(f"unknown setting {within + name!r}{nearest(name, fields)}")
+
+
+def _number(key: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise SettingsError(f"{key} = {value!r}: not a number") from None
 
 
 def _configuration(spark: Any) -> Iterator[tuple[str, str]]:
@@ -260,4 +276,4 @@ def check_storm_keys(keys: Iterable[str]) -> None:
     known = [*STORM_KEYS, *TOPOLOGY_KEYS, *WITHOUT_MEANING]
     for key in keys:
         if key not in known:
-            raise SettingsError(f"unknown Storm key {key!r}{nearest(key, known)}")
+            raise SettingsError(f"unknown Storm key {key!r}{nearest(str(key), known)}")

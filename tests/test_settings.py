@@ -25,12 +25,36 @@ def test_the_defaults_are_storms_where_storm_has_them() -> None:
         ({"backoff_initial_s": float("nan")}, "backoff_initial_s"),
         ({"ackers": -1}, "ackers"),
         ({"delivery": "sometimes"}, "delivery"),
+        ({"message_timeout_s": 1e300}, "message_timeout_s"),
+        ({"topology": {"worker": 1}}, "unknown setting 'topology.worker'; did you mean 'workers'"),
     ],
 )
 def test_a_wrong_setting_is_named(values: dict[str, Any], said: str) -> None:
     """An unknown name brings the nearest known one, a wrong value its name."""
     with pytest.raises(rs.SettingsError, match=said):
         rs.Settings(**values)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "said"),
+    [
+        (
+            {"topology.state.checkpoint.interval.ms": "soon"},
+            "topology.state.checkpoint.interval.ms = 'soon': not a number",
+        ),
+        ({1: 1}, "unknown Storm key 1"),
+    ],
+)
+def test_a_wrong_storm_value_is_named(configuration: dict[Any, Any], said: str) -> None:
+    """One line says which key, whatever its value is."""
+    with pytest.raises(rs.SettingsError, match=said):
+        rs.Settings.from_storm(configuration)
+
+
+def test_storms_values_may_be_text() -> None:
+    """As they are in a properties file."""
+    given = {"topology.state.checkpoint.interval.ms": "2000", "topology.max.spout.pending": "0"}
+    assert rs.Settings.from_storm(given) == rs.Settings(checkpoint_interval_s=2)
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -78,9 +78,11 @@ def with_payloads(evaluation: Evaluation, source: Source) -> Found:
     second_read = Observation()
     observed = (F.count(F.lit(1)).alias("rows"), F.bit_xor(column(ANCHOR)).alias("xor"))
     rows = evaluation.source if evaluation.roots_xor is None else evaluation.source.observe(second_read, *observed)
-    joined = source.described(rows).join(F.broadcast(evaluation.incomplete), ANCHOR)
-    packed = F.struct(*(column(name) for name in source.columns))
-    frame = joined.select(
+    packed = F.struct(*(column(name) for name in source.columns)).cast(from_arrow_type(source.payload_arrow()))
+    described = source.described(rows).select(  # the user's columns packed: they may be called what ours are
+        *map(column, (ANCHOR, SPOUT, MESSAGE_ID, ATTEMPT, FIRST_SEEN_AT)), packed.alias("payload")
+    )
+    frame = described.join(F.broadcast(evaluation.incomplete), ANCHOR).select(
         column(ANCHOR).alias("anchor"),
         "ack_val",
         column(SPOUT).alias("spout"),
@@ -93,7 +95,7 @@ def with_payloads(evaluation: Evaluation, source: Source) -> Found:
         column(FAILURE)["traceback"].alias("traceback"),
         column(FAILURE)["retry"].alias("retry"),
         column(FIRST_SEEN_AT).alias("first_seen_at"),
-        packed.cast(from_arrow_type(source.payload_arrow())).alias("payload"),
+        "payload",
     )
     return Found(frame, evaluation, second_read)
 

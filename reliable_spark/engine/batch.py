@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
+from reliable_spark.engine.column_types import nullable, refuse_unstorable
 from reliable_spark.engine.columns import (
     ANCHOR,
     ATTEMPT,
@@ -24,7 +25,7 @@ from reliable_spark.engine.columns import (
 )
 from reliable_spark.engine.lineage import column, literal, message_id_text, replay_id, root_id
 from reliable_spark.engine.plan import Node, Spout, spouts
-from reliable_spark.errors import ColumnError, SchemaError
+from reliable_spark.errors import ColumnError
 from reliable_spark.ledger.schema import storable
 
 
@@ -166,45 +167,11 @@ def _is_from(spout: Spout) -> str:
 
 def _with_own_names(spouts: Sequence[Spout]) -> list[Spout]:
     """Number the spouts whose name another one has already: spout, spout-2, spout-3."""
-    taken: Counter[str] = Counter()
-    named = []
+    given = {spout.name for spout in spouts}
+    named: list[Spout] = []
     for spout in spouts:
-        taken[spout.name] += 1
-        number = taken[spout.name]
-        named.append(spout if number == 1 else replace(spout, name=f"{spout.name}-{number}"))
+        taken = {each.name for each in named}
+        numbered = (f"{spout.name}-{number}" for number in itertools.count(2))
+        free = (name for name in numbered if name not in taken | given)
+        named.append(replace(spout, name=next(free)) if spout.name in taken else spout)
     return named
-
-
-_STORABLE: Final = (T.NumericType, T.StringType, T.BinaryType, T.BooleanType, T.DateType, T.TimestampType)
-
-
-def refuse_unstorable(kind: T.DataType, where: str) -> None:
-    """Refuse a type that the ledger could not store with a dead letter, by Spark's name for it.
-
-    Raises:
-        SchemaError: it, or a part of it, is an interval, a variant, or another type that Delta has no form for.
-    """
-    if isinstance(kind, T.StructType):
-        for field in kind.fields:
-            refuse_unstorable(field.dataType, f"{where}.{field.name}")
-    elif isinstance(kind, T.ArrayType):
-        refuse_unstorable(kind.elementType, f"{where}[]")
-    elif isinstance(kind, T.MapType):
-        refuse_unstorable(kind.keyType, f"{where}.key")
-        refuse_unstorable(kind.valueType, f"{where}.value")
-    elif not isinstance(kind, (*_STORABLE, T.TimestampNTZType)):
-        raise SchemaError(
-            f"column {where!r} has type {kind.simpleString()}, which the ledger cannot store with a dead letter: "
-            "cast it before anchored(), for example to string"
-        )
-
-
-def nullable(kind: T.DataType) -> T.DataType:
-    """The same type with every part of it nullable, as it comes back from the ledger."""
-    if isinstance(kind, T.StructType):
-        return T.StructType([T.StructField(field.name, nullable(field.dataType)) for field in kind.fields])
-    if isinstance(kind, T.ArrayType):
-        return T.ArrayType(nullable(kind.elementType))
-    if isinstance(kind, T.MapType):
-        return T.MapType(nullable(kind.keyType), nullable(kind.valueType))
-    return kind

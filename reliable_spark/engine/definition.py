@@ -20,8 +20,13 @@ from reliable_spark.engine.operators import Operator, Projection
 from reliable_spark.engine.quiet import quiet
 from reliable_spark.errors import ColumnError, ReliableSparkError, SchemaError, UsageError, nearest
 
+_TRIGGERS: Final = ("availableNow", "once", "processingTime")
+_PERIOD: Final = re.compile(
+    r"(interval\s+)?(\s*\d+(\.\d+)?\s+((micro|milli)?second|minute|hour|day|week)s?)+", re.IGNORECASE
+)
 _NESTED_STAR: Final = re.compile(r"(?<=[(,])\s*\*\s*(?=[,)])")
 _COUNT_STAR: Final = re.compile(r"count\(\s*\*\s*\)", re.IGNORECASE)
+_NAMES_IN_ERRORS: Final = ("objectName", "colName", "fieldName")
 _MISSING_GROUP_BY: Final = ("MISSING_GROUP_BY", "MISSING_AGGREGATION")
 
 
@@ -114,7 +119,8 @@ def analysed(doing: str, columns: Sequence[str], build: Callable[[], DataFrame])
 def _plain(doing: str, columns: Sequence[str], error: AnalysisException) -> ReliableSparkError:
     condition = error.getCondition() or ""
     if condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD")):
-        name = (error.getMessageParameters() or {}).get("objectName", "").replace("`", "")
+        said = error.getMessageParameters() or {}
+        name = next((said[key] for key in _NAMES_IN_ERRORS if key in said), "").replace("`", "")
         return ColumnError(f"{doing}(): there is no column {name!r}{nearest(name, columns)}")
     if condition.startswith(_MISSING_GROUP_BY):
         return UsageError(f"{doing}(): an aggregate cannot be tracked here: use groupBy().agg() or agg()")
@@ -231,16 +237,23 @@ def trigger_options(trigger: dict[str, Any] | str | None) -> dict[str, Any]:
     """Read a trigger as PySpark's keyword arguments.
 
     Raises:
-        UsageError: it is neither a dict, a text nor None.
+        UsageError: it is neither a dict, a text nor None, or none that a stream of micro-batches can have.
     """
     if trigger is None:
         return {}
-    if isinstance(trigger, dict):
-        return dict(trigger)
     if isinstance(trigger, str):
         name = trigger.replace("_", "").replace("-", "").replace(" ", "").lower()
-        return {"availableNow": True} if name in ("availablenow", "once") else {"processingTime": trigger}
-    raise UsageError(f"a trigger is a dict, a processing time or 'availableNow', not {type(trigger).__name__}")
+        trigger = {"availableNow": True} if name in ("availablenow", "once") else {"processingTime": trigger}
+    if not isinstance(trigger, dict):
+        raise UsageError(f"a trigger is a dict, a processing time or 'availableNow', not {type(trigger).__name__}")
+    for name in trigger:
+        if name not in _TRIGGERS:
+            raise UsageError(f"there is no trigger {name!r}{nearest(str(name), _TRIGGERS)}")
+    given = {name: value for name, value in trigger.items() if value is not None and value is not False}
+    period = given.get("processingTime", "0 seconds")
+    if len(given) != 1 or not isinstance(period, str) or not _PERIOD.fullmatch(period):
+        raise UsageError(f"the trigger {trigger!r} is neither a processing time such as '5 seconds' nor 'availableNow'")
+    return given
 
 
 def empty(spark: SparkSession, schema: T.StructType) -> DataFrame:

@@ -23,6 +23,7 @@ from reliable_spark.engine.columns import (
     TUPLE_ID,
 )
 from reliable_spark.engine.exits import Exits, Leaving
+from reliable_spark.engine.group_id import group_id
 from reliable_spark.engine.lineage import column, failure, literal, quoted, share, with_share
 from reliable_spark.engine.stateful_task import StateVersion
 from reliable_spark.engine.static_side import StaticSide
@@ -195,15 +196,8 @@ class Aggregate:
         """Aggregate, carrying one number per group instead of its inputs' ids."""
         shares = F.expr(f"coalesce(bit_xor({TUPLE_ID}), 0L) AS {TUPLE_ID}")
         grouped = inputs[0].groupBy(*self.keys).agg(*self.aggregates, shares)
-        keys = [quoted(name) for name in grouped.columns[: len(self.keys)]]
-        group = f"{self.group_id(keys)} AS {ANCHOR}"
+        group = f"{group_id(grouped.schema.fields[: len(self.keys)])} AS {ANCHOR}"
         return grouped.selectExpr("*", group, f"1 AS {ATTEMPT}", f"CAST(NULL AS STRING) AS {MESSAGE_ID}")
-
-    def group_id(self, keys: Sequence[str]) -> str:
-        """The id under which a group is known: a hash of its keys, given as SQL, with nulls kept apart."""
-        parts = [part for key in keys for part in (f"{key} IS NULL", key)]
-        listed = ", ".join(["'group'", *parts])
-        return f"xxhash64({listed})"
 
 
 @dataclass(frozen=True)
@@ -247,11 +241,16 @@ class Unanchor:
 
 @dataclass(frozen=True)
 class Transform:
-    """Any function from DataFrame to DataFrame that keeps the lineage columns; it may lose or copy rows."""
+    """Any function from DataFrame to DataFrame that keeps anchor and tuple id; it may lose or copy rows."""
 
     name: str
     function: Callable[[DataFrame], DataFrame]
 
     def apply(self, inputs: Sequence[DataFrame], context: Context, level: int) -> DataFrame:
-        """Apply the user's function."""
-        return context.guard(inputs[0], self.function(inputs[0]), self.name, level)
+        """Apply the user's function; of a message id or an attempt that it drops nothing is known any more."""
+        result = context.guard(inputs[0], self.function(inputs[0]), self.name, level)
+        kinds = {ATTEMPT: "INT", MESSAGE_ID: "STRING"}
+        dropped = {name: kind for name, kind in kinds.items() if name not in result.columns}
+        if not dropped or not {ANCHOR, TUPLE_ID}.issubset(result.columns):
+            return result
+        return result.selectExpr("*", *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in dropped.items()))

@@ -7,7 +7,9 @@ from typing import Final, Literal
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
+from reliable_spark.engine.column_types import nullable
 from reliable_spark.engine.columns import CHILD_COUNT, CHILD_INDEX, LINEAGE
 from reliable_spark.engine.lineage import column, quoted, user_columns
 from reliable_spark.errors import ColumnError, UsageError, nearest
@@ -23,6 +25,8 @@ _HOW: Final[dict[str, How]] = {
     "anti": "anti",
     "leftanti": "anti",
 }
+
+_INEXACT: Final = (T.FloatType, T.DoubleType)
 
 
 def join_kind(how: str) -> How:
@@ -68,13 +72,20 @@ class StaticSide:
         """Check the join against the left side's columns.
 
         Raises:
-            ColumnError: a key is missing on one side, or a column would be there twice.
+            ColumnError: a key is missing on one side, it has types of which Spark may take two static values for one
+                (the matches are numbered by the static side's own values), or a column would be there twice.
         """
         users = user_columns(left)
         for key in self.keys:
             for side, names in (("left", users), ("static", self.frame.columns)):
                 if key.lower() not in {name.lower() for name in names}:
                     raise ColumnError(f"join(): the {side} side has no column {key!r}{nearest(key, names)}")
+            kinds = [_type_of(frame, key) for frame in (left, self.frame)]
+            if not keeps_apart(*kinds):
+                names = [kind.simpleString() for kind in kinds]
+                raise ColumnError(
+                    f"join(): key {key!r} is {names[0]} on the left and {names[1]} on the static side: cast one of them"
+                )
         lower = {name.lower() for name in users}
         for name in self.columns:
             if name.lower() in lower:
@@ -115,6 +126,17 @@ class StaticSide:
         first = [name for key in self.keys for name in users if name.lower() == key.lower()]
         rest = [name for name in users if name.lower() not in keys]
         return joined.select(*(column(name) for name in [*first, *rest, *self.columns]), *LINEAGE)
+
+
+def keeps_apart(left: T.DataType, static: T.DataType) -> bool:
+    """Whether different values of the static type are different too when Spark compares them with the left one's."""
+    if isinstance(left, T.NumericType) and isinstance(static, T.NumericType):
+        return isinstance(static, _INEXACT) or not isinstance(left, _INEXACT)
+    return nullable(left) == nullable(static) or (left, static) == (T.TimestampType(), T.DateType())
+
+
+def _type_of(frame: DataFrame, key: str) -> T.DataType:
+    return next(field.dataType for field in frame.schema.fields if field.name.lower() == key.lower())
 
 
 def _key(index: int) -> str:

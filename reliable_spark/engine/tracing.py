@@ -18,6 +18,7 @@ from reliable_spark.engine.acker import incomplete_trees
 from reliable_spark.engine.columns import ANCHOR, ATTEMPT, FAILURE, TUPLE_ID
 from reliable_spark.engine.evaluation import Evaluation, Evaluator, without_trees
 from reliable_spark.engine.exits import TracedExits
+from reliable_spark.engine.group_id import group_id
 from reliable_spark.engine.lineage import column, user_columns
 from reliable_spark.engine.operators import Aggregate, Transform
 from reliable_spark.engine.plan import Node, compile_plan, walk
@@ -174,7 +175,7 @@ class Tracer:
             aggregate = _aggregate(barrier)
             keys = [key.alias(f"__rs_key_{index}") for index, key in enumerate(aggregate.keys)]
             keyed = levels[number].leaves.where(column(ANCHOR).isNotNull()).select(ANCHOR, *keys)
-            group = aggregate.group_id([f"__rs_key_{index}" for index in range(len(keys))])
+            group = group_id(keyed.schema.fields[1:])
             members = keyed.selectExpr(ANCHOR, f"{group} AS {_GROUP}").distinct()
             groups = incomplete.withColumnRenamed(ANCHOR, _GROUP)
             led_back = members.join(F.broadcast(groups), _GROUP).drop(_GROUP)

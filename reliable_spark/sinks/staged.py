@@ -82,9 +82,10 @@ class StagedFunctionSink:
         self.discard(prepared)
 
     def discard(self, prepared: Prepared) -> None:
-        """Delete the staged rows."""
-        files, place = located(self._spark, self._place(prepared.actions))
-        files.delete(place, True)
+        """Delete the staged rows, where there are any."""
+        if prepared.actions:
+            files, place = located(self._spark, self._place(prepared.actions))
+            files.delete(place, True)
 
     def _place(self, actions: tuple[str, ...]) -> str:
         return f"{self._directory}/{json.loads(actions[0])['staged']}"

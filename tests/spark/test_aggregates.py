@@ -128,3 +128,39 @@ def test_a_row_that_fails_only_in_a_later_evaluation_is_counted_once(
     ran = run(numbers.anchored("id").bolt(moody, "id long, k long").groupBy("k").count())
     assert sorted(map(tuple, ran.rows.all)) == [(k, 4) for k in range(5)]
     assert ran.counts("acked", "dead") == (20, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "condition", "dead"),
+    [
+        ("(1, array(1, NULL)), (2, array(1)), (3, array(1, NULL))", "size(k) = 2", {"1", "3"}),
+        ("(1, named_struct('a', 1, 'b', NULL)), (2, named_struct('a', NULL, 'b', 1))", "k.a = 1", {"1"}),
+        ("(1, array(array(false))), (2, array(array(), array(), array()))", "size(k) = 3", {"2"}),
+        ("(1, 0D), (2, -0D), (3, double('NaN')), (4, double('NaN'))", "k = 0", {"1", "2"}),
+        ("(1, array(0D)), (2, array(-0D)), (3, array(double('NaN')))", "k[0] = 0", {"1", "2"}),
+    ],
+)
+def test_a_dead_group_takes_the_rows_that_spark_put_into_it(
+    spark: SparkSession, run: Runner, rows: str, condition: str, dead: set[str]
+) -> None:
+    """Whatever Spark takes for one key: nulls inside, parts that could be read otherwise, both zeros."""
+    frame = spark.sql(f"SELECT * FROM VALUES {rows} AS t(id, k)")
+    groups = frame.groupBy("k").count().where(f"NOT coalesce({condition}, false)").count()
+    ran = run(frame.anchored("id").groupBy("k").count().fail(condition, "bad", retry=False))
+    assert set(ran.dead) == dead
+    assert ran.counts("acked", "emitted") == (frame.count() - len(dead), groups)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("'a' COLLATE UTF8_LCASE", "collation UTF8_LCASE.* group by lower"),
+        ("array('a ' COLLATE UTF8_BINARY_RTRIM)", "collation UTF8_BINARY_RTRIM"),
+        ("map('a', 1)", "holds a map.* group by to_json"),
+    ],
+)
+def test_a_key_that_cannot_be_led_back_is_refused(spark: SparkSession, key: str, said: str) -> None:
+    """Rows of a dead group would be taken for acked."""
+    frame = spark.range(1).selectExpr("id", f"{key} AS k").anchored("id")
+    with pytest.raises(rs.UsageError, match=said):
+        frame.groupBy("k").count()

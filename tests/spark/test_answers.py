@@ -283,3 +283,26 @@ def test_large_source_rows_are_settled_where_they_are(
     assert ran.counts("anchored", "acked", "dead") == (40, 20, 20)
     assert len(settled) == 1
     assert ran.outcome.dead_letters().select(F.sum(F.length("payload.body"))).collect()[0][0] == 2_000_000
+
+
+def test_columns_may_be_called_as_ours_are(spark: SparkSession, run: Runner) -> None:
+    """Whatever a table of the ledger or of an evaluation calls its columns, a user's row has the same name free."""
+    names = [
+        "ack_val",
+        "status",
+        "attempts",
+        "attempt",
+        "anchor",
+        "spout",
+        "bolt",
+        "error",
+        "payload",
+        "init",
+        "failed",
+    ]
+    frame = spark.range(4).select("id", *(F.lit(name).alias(name) for name in names))
+    ran = run(frame.anchored("id").bolt(lambda row: {"id": 1 // row["id"]}, "id long", name="divide"), max_attempts=2)
+    assert ran.counts("anchored", "acked", "dead", "replayed") == (4, 3, 1, 1)
+    letter = ran.outcome.dead_letters().select("payload.*").first()
+    assert letter is not None
+    assert letter.asDict() == {"id": 0} | {name: name for name in names}

@@ -181,3 +181,18 @@ def test_a_source_that_reads_differently_each_time_is_materialised(spark: SparkS
     assert len(counter.read_text()) > 2
     assert (outcome.anchored, outcome.dead) == (written + 1, 1)
     assert spark.read.format("delta").load(f"{tmp_path}/ledger/batches").where("checksum_ok").count() == 0
+
+
+def test_a_sink_function_gets_a_batch_that_had_to_be_traced_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A row without an id shares its tree with nobody: nothing was staged that could be thrown away."""
+    rows: list[str] = []
+
+    def sink(frame: DataFrame, batch_id: int) -> None:
+        rows.extend(row["v"] for row in frame.collect())
+
+    frame = spark.createDataFrame([(1, "a"), (None, "b"), (2, "c")], "id int, v string").anchored("id")
+    outcome = frame.bolt(lambda row: {"v": row["v"]}, "v string").run(
+        sink, ledger=str(tmp_path / "ledger"), settings=settings("exactly_once")
+    )
+    assert sorted(rows) == ["a", "c"]
+    assert (outcome.anchored, outcome.acked, outcome.dead) == (3, 2, 1)

@@ -175,3 +175,47 @@ def test_a_text_that_is_null_has_no_words(spark: SparkSession, run: Runner, monk
     assert sorted(row["word"] for row in ran.rows.all) == ["a", "b"]
     assert ran.counts("anchored", "acked", "emitted") == (3, 3, 2)
     assert len(evaluated) == 2
+
+
+@pytest.mark.parametrize(
+    ("left", "static"),
+    [("bigint", "string"), ("string", "bigint"), ("double", "bigint"), ("date", "timestamp"), ("string", "date")],
+)
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_a_join_of_keys_that_spark_would_make_equal_is_refused(
+    spark: SparkSession, left: str, static: str, how: str
+) -> None:
+    """Matches are numbered by the static side's own values: '1' and '01' are two of them and one number."""
+    rows, others = (spark.range(1).selectExpr(f"CAST(NULL AS {kind}) AS k", "id") for kind in (left, static))
+    with pytest.raises(rs.ColumnError, match=rf"join\(\): key 'k' is {left} on the left and {static} on the static"):
+        rows.anchored("id").join(others.withColumnRenamed("id", "other"), "k", how)
+
+
+@pytest.mark.parametrize(("left", "static"), [("int", "bigint"), ("bigint", "double"), ("timestamp", "date")])
+def test_a_join_of_keys_that_spark_keeps_apart_gives_what_plain_spark_gives(
+    spark: SparkSession, run: Runner, left: str, static: str
+) -> None:
+    """A narrower number, or a day for a time, is compared as itself."""
+    number = "date_from_unix_date(int(id))" if static == "date" else "id"
+    rows = spark.range(6).selectExpr("id", f"CAST({number} AS {left}) AS k")
+    others = spark.range(2, 8).union(spark.range(4, 5)).selectExpr(f"CAST({number} AS {static}) AS k", "id AS other")
+    ran = run(rows.anchored("id").join(others, "k"))
+    assert sorted(row["other"] for row in ran.rows.all) == [2, 3, 4, 4, 5]
+    assert ran.counts("acked", "lost") == (6, 0)
+
+
+def test_a_transform_may_keep_the_two_ids_only(spark: SparkSession, run: Runner) -> None:
+    """What follows does without the message id and the attempt."""
+    frame = spark.range(3).anchored("id").transform(lambda rows: rows.select("id", "_anchor", "_tuple_id"))
+    ran = run(frame.select("id").bolt(lambda row: {"id": row["id"], "attempt": row.attempt}, "id long, attempt int"))
+    assert sorted(map(tuple, ran.rows.all)) == [(0, None), (1, None), (2, None)]
+    assert ran.counts("acked", "lost") == (3, 0)
+
+
+def test_a_number_that_a_spout_is_given_is_never_another_ones_name(spark: SparkSession, run: Runner) -> None:
+    """Two spouts of one name are told apart by a number, and a third one may be called just that."""
+    names = ["a", "a", "a-2", "a"]
+    first, *others = (rs.anchored(spark.range(10 * n, 10 * n + 2), "id", spout=name) for n, name in enumerate(names))
+    for other in others:
+        first = first.unionByName(other)
+    assert run(first).counts("anchored", "acked", "emitted") == (8, 8, 8)
