@@ -4,6 +4,9 @@ An item leaves when a window fires that it is not part of any more; until then i
 (`windowing/WindowManager` and its policies): an interval takes its start and not its end, so that what is as new as
 the watermark still finds its window; and counts by event time go by the order of the timestamps.
 
+Times come and go as seconds, and are counted in whole microseconds here: a window that ends at 0.3 and one that begins
+there must mean the same moment, which multiples of 0.1 in floating point do not.
+
 `progress` is what windows know beside the items they hold: new windows that `resume` from it, with these items in the
 order in which they came, go on as the old ones would have.
 """
@@ -13,10 +16,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from math import floor
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+_MICROSECONDS = 1_000_000
+_NEVER = float("-inf")
+"""Before all times; not a whole number, but Python compares it with those exactly."""
 
 
 @dataclass(frozen=True)
@@ -81,51 +87,46 @@ class TimeWindows(Generic[T]):
     """
 
     def __init__(self, length: float, slide: float) -> None:
-        self._length = length
-        self._slide = slide
+        self._length = _whole(length)
+        self._slide = _whole(slide)
         self._held: list[_Held[T]] = []
         self._taken = 0
-        self._fired: float = float("-inf")
-        self._last: int | None = None
+        self._fired = _NEVER
 
     def add(self, item: T, at: float) -> None:
         """Take an item of a time; in any order, though not from before what already fired."""
         self._taken += 1
-        insort(self._held, _Held(at, self._taken, item), key=lambda held: (held.at, held.number))
+        insort(self._held, _Held(_whole(at), self._taken, item), key=lambda held: (held.at, held.number))
 
     def advance(self, to: float) -> list[Window[T]]:
         """Fire every window that ends by then and changes anything, in order."""
-        fired = []
-        while self._held and (number := self._next()) * self._slide <= to:
-            self._last = number
-            fired.append(self._fire(number * self._slide))
+        fired, until = [], _whole(to)
+        while self._held and (end := self._next_end()) <= until:
+            fired.append(self._fire(end))
         return fired
 
     @property
     def progress(self) -> float:
         """The end of the last window that fired."""
-        return self._fired
+        return self._fired / _MICROSECONDS
 
     def resume(self, progress: float, held: Iterable[tuple[T, float]]) -> None:
         """Go on from there, also with another length or slide: nothing fires again that ended by then."""
-        self._fired = progress
-        if progress > float("-inf"):
-            last = floor(progress / self._slide)
-            self._last = last + ((last + 1) * self._slide <= progress)  # a quotient may be rounded down
+        self._fired = _moment(progress)
         for item, at in held:
             self.add(item, at)
 
-    def _next(self) -> int:
-        """The first window after the last one that something enters or leaves, counted in slides from 0."""
-        first = floor(self._held[0].at / self._slide)
-        return (first if self._last is None else max(first, self._last)) + 1
+    def _next_end(self) -> float:
+        """When the first window ends, after the last one, that something enters or leaves."""
+        return (max(self._held[0].at, self._fired) // self._slide + 1) * self._slide
 
     def _fire(self, end: float) -> Window[T]:
         gone, until = self._before(end - self._length), self._before(end)
         expired, inside = self._held[:gone], self._held[gone:until]
         new = [each.item for each in inside if each.at >= self._fired]
         self._held, self._fired = self._held[gone:], end
-        return Window([each.item for each in inside], new, [each.item for each in expired], end)
+        items, left = [each.item for each in inside], [each.item for each in expired]
+        return Window(items, new, left, end / _MICROSECONDS)
 
     def _before(self, at: float) -> int:
         return bisect_left(self._held, at, key=lambda held: held.at)
@@ -133,7 +134,7 @@ class TimeWindows(Generic[T]):
 
 @dataclass(frozen=True)
 class _Held(Generic[T]):
-    at: float
+    at: int
     number: int
     item: T
 
@@ -149,30 +150,31 @@ class OrderedCountWindows(Generic[T]):
         self._windows = windows
         self._waiting: list[_Held[T]] = []
         self._taken = 0
-        self._final = float("-inf")
+        self._final = _NEVER
 
     def add(self, item: T, at: float) -> None:
         """Take an item of a time."""
         self._taken += 1
-        insort(self._waiting, _Held(at, self._taken, item), key=lambda held: (held.at, held.number))
+        insort(self._waiting, _Held(_whole(at), self._taken, item), key=lambda held: (held.at, held.number))
 
     def advance(self, to: float) -> list[Window[T]]:
         """Count everything from before then, which nothing can come before any more."""
-        self._final = max(self._final, to)
-        final = bisect_left(self._waiting, to, key=lambda held: held.at)
+        until = _whole(to)
+        self._final = max(self._final, until)
+        final = bisect_left(self._waiting, until, key=lambda held: held.at)
         items, self._waiting = self._waiting[:final], self._waiting[final:]
         return [window for each in items for window in self._windows.add(each.item)]
 
     @property
     def progress(self) -> tuple[float, int]:
         """Up to when everything is counted, and the progress of what it is counted into."""
-        return self._final, self._windows.progress
+        return self._final / _MICROSECONDS, self._windows.progress
 
     def resume(self, progress: tuple[float, int], held: Iterable[tuple[T, float]]) -> None:
         """Go on from there: what is older than that is counted already, in the order of its times."""
-        self._final, counted = progress
-        ordered = sorted(held, key=lambda each: each[1])
-        final = bisect_left(ordered, self._final, key=lambda each: each[1])
+        self._final, counted = _moment(progress[0]), progress[1]
+        ordered = sorted(held, key=lambda each: _whole(each[1]))
+        final = bisect_left(ordered, self._final, key=lambda each: _whole(each[1]))
         self._windows.resume(counted, ordered[:final])
         for item, at in ordered[final:]:
             self.add(item, at)
@@ -189,26 +191,38 @@ class Watermarks:
     """
 
     def __init__(self, streams: set[Hashable] | frozenset[Hashable], lag: float) -> None:
-        self._newest: dict[Hashable, float] = dict.fromkeys(streams, float("-inf"))
-        self._lag = lag
-        self._watermark = float("-inf")
+        self._newest: dict[Hashable, float] = dict.fromkeys(streams, _NEVER)
+        self._lag = _whole(lag)
+        self._watermark = _NEVER
 
     def accepts(self, stream: Hashable, at: float) -> bool:
         """Take note of an item's time; says whether it is in time, which it also is at the watermark itself."""
-        self._newest[stream] = max(self._newest[stream], at)
-        return at >= self._watermark
+        moment = _whole(at)
+        self._newest[stream] = max(self._newest[stream], moment)
+        return moment >= self._watermark
 
     def advance(self) -> float | None:
         """The watermark now, from which lateness is judged from here on; None before there is one."""
         self._watermark = max(self._watermark, min(self._newest.values()) - self._lag)
-        return None if self._watermark == float("-inf") else self._watermark
+        return None if self._watermark == _NEVER else self._watermark / _MICROSECONDS
 
     @property
     def progress(self) -> tuple[float, Mapping[Hashable, float]]:
         """The watermark, and the newest time of each stream."""
-        return self._watermark, dict(self._newest)
+        return self._watermark / _MICROSECONDS, {stream: at / _MICROSECONDS for stream, at in self._newest.items()}
 
     def resume(self, progress: tuple[float, Mapping[Hashable, float]]) -> None:
         """Go on from there; of the streams only those count that there are now."""
-        self._watermark, newest = progress
-        self._newest.update({stream: at for stream, at in newest.items() if stream in self._newest})
+        self._watermark = _moment(progress[0])
+        self._newest.update({stream: _moment(at) for stream, at in progress[1].items() if stream in self._newest})
+
+
+def _whole(seconds: float) -> int:
+    """The nearest whole microsecond; a later time is never an earlier one."""
+    whole, part = divmod(seconds, 1)  # the product of all of it would itself be rounded to more than a microsecond
+    return int(whole) * _MICROSECONDS + round(part * _MICROSECONDS)
+
+
+def _moment(seconds: float) -> float:
+    """The nearest whole microsecond, or minus infinity as it is."""
+    return seconds if seconds == _NEVER else _whole(seconds)

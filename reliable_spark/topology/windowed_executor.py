@@ -35,7 +35,7 @@ class WindowedBoltExecutor(BoltWrapper[WindowedBolt]):
         if windowing.timestamp_field is not None:
             own[TICK_KEY] = windowing.watermark_interval_s
         elif isinstance(windowing.slide, Duration):
-            own[TICK_KEY] = windowing.slide.seconds
+            own[TICK_KEY] = round(windowing.slide.seconds, 6)  # as windows count, so that they end at ticks
         return own
 
     def prepare(self, configuration: Mapping[str, Any], context: TopologyContext, collector: OutputCollector) -> None:

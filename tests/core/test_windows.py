@@ -132,7 +132,8 @@ def test_by_time_every_item_leaves_once_after_its_last_window(
     assert sorted(item for each in fired for item in each.expired) == list(range(len(times)))
     for window in fired:
         assert window.end is not None
-        covered = [item for item, at in enumerate(times) if window.end - length <= at < window.end]
+        end, tenths_long = round(window.end * 10), round(length * 10)
+        covered = [item for item, at in enumerate(sorted(tenths)) if end - tenths_long <= at < end]
         assert window.items == covered
 
 
@@ -142,7 +143,63 @@ def test_ends_are_multiples_without_drift(slide: float) -> None:
     windows: TimeWindows[int] = TimeWindows(1000 * slide, slide)
     windows.add(0, 0)
     ends = [each.end for each in windows.advance(500 * slide)]
-    assert ends == [number * slide for number in range(1, 501)]
+    assert ends == [round(number * slide, 6) for number in range(1, 501)]
+
+
+@pytest.mark.parametrize(("at", "to"), [(1_700_000_000.0, 1_700_000_001.0), (1.9, 3.0)])
+def test_a_start_is_the_end_before(at: float, to: float) -> None:
+    """An item at what both are is in one window: not in none, as at the first time, nor in two, as at the second."""
+    windows: TimeWindows[str] = TimeWindows(0.1, 0.1)
+    windows.add("x", at)
+    assert [each.items for each in windows.advance(to) if each.items] == [["x"]]
+
+
+milliseconds = st.integers(1, 10_000)
+now_ms = st.integers(1_699_999_990_000, 1_700_000_010_000)
+
+
+@given(milliseconds, st.integers(1, 5), st.lists(now_ms, min_size=1, max_size=20), st.lists(now_ms, max_size=3))
+def test_an_item_is_in_as_many_windows_as_slides_fit_into_one(
+    slide_ms: int, slides: int, times_ms: list[int], stops_ms: list[int]
+) -> None:
+    """New in exactly one of them, for any slide and wherever time stops on the way, also to resume; then it leaves."""
+
+    def made() -> TimeWindows[int]:
+        return TimeWindows(slides * slide_ms / 1000, slide_ms / 1000)
+
+    windows, fired = made(), []
+    ordered_ms = sorted(times_ms)
+    for item, at_ms in enumerate(ordered_ms):
+        windows.add(item, at_ms / 1000)
+    for stop_ms in [*sorted(stops_ms), 1_700_000_100_000]:
+        fired += windows.advance(stop_ms / 1000)
+        gone = {item for each in fired for item in each.expired}
+        held = [(item, at_ms / 1000) for item, at_ms in enumerate(ordered_ms) if item not in gone]
+        progress, windows = windows.progress, made()
+        windows.resume(progress, held)
+    once = dict.fromkeys(range(len(ordered_ms)), 1)
+    assert Counter(item for each in fired for item in each.items) == dict.fromkeys(once, slides)
+    assert Counter(item for each in fired for item in each.new) == once
+    assert Counter(item for each in fired for item in each.expired) == once
+
+
+@given(milliseconds, milliseconds, st.lists(now_ms, min_size=1, max_size=20))
+def test_what_is_not_late_is_in_a_window(slide_ms: int, lag_ms: int, times_ms: list[int]) -> None:
+    """However times, lag and watermark are rounded: an item is late only by whole milliseconds."""
+    windows: TimeWindows[int] = TimeWindows(slide_ms / 1000, slide_ms / 1000)
+    watermarks = Watermarks({"s"}, lag_ms / 1000)
+    fired, taken, newest_ms = [], [], 0
+    for item, at_ms in enumerate([*times_ms, 1_700_000_100_000]):
+        is_in_time = watermarks.accepts("s", at_ms / 1000)
+        assert is_in_time == (at_ms >= newest_ms - lag_ms)
+        if is_in_time:
+            windows.add(item, at_ms / 1000)
+            taken.append(item)
+        newest_ms = max(newest_ms, at_ms)
+        watermark = watermarks.advance()
+        assert watermark == (newest_ms - lag_ms) / 1000
+        fired += windows.advance(watermark)
+    assert sorted(item for each in fired for item in each.items) == taken[:-1]
 
 
 def counted(length: int, slide: int) -> CountWindows[int]:

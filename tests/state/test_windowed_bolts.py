@@ -187,6 +187,16 @@ def test_by_arrival_windows_fire_as_time_goes_on() -> None:
     assert (topology.state("w")[3:], topology.acks("s")) == ([], ["b"])
 
 
+@pytest.mark.parametrize("slide_s", [0.1, 1 / 3, 2 / 3])
+def test_windows_of_a_fraction_of_a_second_fire_with_their_tick(slide_s: float) -> None:
+    """Each tuple is in one, and acked one slide later, also where the fraction is no whole number of microseconds."""
+    topology = windowed(Lists().with_tumbling_window(Duration(slide_s)))
+    for number in range(20):
+        feed(topology, number)
+        topology.advance(round((number + 1) * round(slide_s, 6) - topology.now_s(), 6))
+        assert (topology.state("w")[-1], topology.acks("s")) == ([number], [number - 1] if number else [])
+
+
 def test_what_is_emitted_is_anchored_to_the_whole_window() -> None:
     """So its failure fails every tuple in it."""
     topology = windowed(Lists().with_tumbling_window(Count(3)), after=Does(fail))
