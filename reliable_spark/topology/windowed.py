@@ -120,7 +120,10 @@ class WindowedBolt(_Component):
     def with_timestamp(
         self, field: str, lag_s: float = 0.0, late_stream: str | None = None, watermark_interval_s: float = 1.0
     ) -> Self:
-        """Go by event time: seconds, as a number, or a datetime. See `Windowing` for the arguments."""
+        """Go by event time: seconds, as a number, or a datetime; a tuple fails whose field has neither.
+
+        See `Windowing` for the arguments.
+        """
         self.windowing = replace(
             self.windowing,
             timestamp_field=field,

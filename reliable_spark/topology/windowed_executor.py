@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from math import isfinite
 from typing import Any, Protocol
 
 from reliable_spark.core.graph import CHECKPOINT_STREAM
 from reliable_spark.core.windows import CountWindows, OrderedCountWindows, TimeWindows, Watermarks
-from reliable_spark.errors import TopologyError, UsageError, nearest
-from reliable_spark.topology.bolts import BoltWrapper, OutputCollector
+from reliable_spark.errors import TopologyError, nearest
+from reliable_spark.topology.bolts import BoltWrapper, OutputCollector, ReportedFail
 from reliable_spark.topology.context import TICK_KEY, TopologyContext
 from reliable_spark.topology.tuples import Tuple
 from reliable_spark.topology.windowed import Count, Duration, TupleWindow, WindowedBolt, WindowedCollector, Windowing
@@ -61,7 +62,7 @@ class WindowedBoltExecutor(BoltWrapper[WindowedBolt]):
             self._advance()
             self._collector.ack(input)
         elif self.bolt.windowing.timestamp_field is not None:
-            self._take(input, _seconds(input[self.bolt.windowing.timestamp_field]))
+            self._take_event(input, self.bolt.windowing.timestamp_field)
         elif self._timed is not None:
             self._put(input, self._now_s())
         elif self._counted is not None:
@@ -94,6 +95,16 @@ class WindowedBoltExecutor(BoltWrapper[WindowedBolt]):
         return round(self._clock.now().timestamp() - self._began_s, 6)
 
     # ------------------------------------------------------------------------------------------- windows
+
+    def _take_event(self, input: Tuple, field: str) -> None:
+        value = input[field]
+        at = _seconds(value)
+        if at is not None:
+            self._take(input, at)
+            return
+        said = f"{value!r} in the field {field!r} from {input.source_component!r}"
+        self._collector.report_error(ReportedFail(f"an event time is a number of seconds or a datetime, not {said}"))
+        self._collector.fail(input)  # the others that are held have nothing to do with it
 
     def _take(self, input: Tuple, at: float) -> None:
         if self._watermarks.accepts((input.source_component, input.source_stream), at):
@@ -170,14 +181,11 @@ def _windows(windowing: Windowing) -> tuple[CountWindows[Tuple] | None, _TimedWi
     return (counted, None) if windowing.timestamp_field is None else (None, OrderedCountWindows(counted))
 
 
-def _seconds(value: Any) -> float:
-    """An event time in seconds.
-
-    Raises:
-        UsageError: it is neither a number nor a datetime.
-    """
-    if isinstance(value, datetime):
-        return value.timestamp()
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    raise UsageError(f"an event time is a number of seconds or a datetime, not {value!r}")
+def _seconds(value: Any) -> float | None:
+    """An event time in seconds; None if it is neither a finite number nor a datetime."""
+    try:
+        seconds = value.timestamp() if isinstance(value, datetime) else value
+        is_time = isinstance(seconds, int | float) and not isinstance(seconds, bool) and isfinite(seconds)
+    except (OverflowError, ValueError, OSError):  # a number or a year that is too great
+        return None
+    return seconds if is_time else None

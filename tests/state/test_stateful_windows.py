@@ -69,6 +69,19 @@ def test_h3_late_tuple() -> None:
     assert {600, 601}.isdisjoint(value for window in fired(topology) for value in window)
 
 
+@pytest.mark.parametrize("value", [None, float("inf")])
+def test_what_has_no_event_time_fails_alone(value: float | None) -> None:
+    """At once; it is in no window and in no checkpoint, and holds none up."""
+    topology = running(windowed(by_events()))
+    feed(topology, 603)
+    topology.feed("s", [value], message_id="wrong")
+    topology.settle()
+    assert (topology.fails("s"), len(topology.errors("w"))) == (["wrong"], 1)
+    feed(topology, 626)
+    topology.advance(1)
+    assert (fired(topology), topology.acks("s"), topology.errors("w")) == ([[603], [603]], [603, 626], [])
+
+
 def test_what_is_emitted_is_anchored_to_what_is_not_acked_yet() -> None:
     """What was acked cannot fail any more."""
     topology = running(windowed(Remembers().with_window(Count(3)), after=Does(fail)))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,15 +88,33 @@ def test_h2_event_time_windows_and_watermark_rules() -> None:
 
 
 def test_h2_no_timestamp_field() -> None:
-    """The field is not there, or its value is no time."""
+    """The bolt is wrong, not the tuple."""
     topology = windowed(Lists().with_window(Duration(20), Duration(10)).with_timestamp("tss"))
     topology.feed("s", [1])
     with pytest.raises(UsageError, match="did you mean 'ts'"):
         topology.settle()
-    topology = windowed(Lists().with_window(Duration(20), Duration(10)).with_timestamp("ts"))
-    topology.feed("s", ["monday"])
-    with pytest.raises(UsageError, match="a number of seconds or a datetime, not 'monday'"):
-        topology.settle()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "monday", True, float("nan"), float("inf"), -float("inf"), 10**400, pandas.NaT, datetime.min, [603]],
+    ids=lambda value: repr(value)[:12],
+)
+@pytest.mark.parametrize("length", [Duration(10), Count(2)], ids=repr)
+def test_what_has_no_event_time_fails_alone(value: Any, length: Any) -> None:
+    """With an error that says what it was; what is in the windows stays there, and goes on."""
+    topology = windowed(Lists().with_tumbling_window(length).with_timestamp("ts"))
+    feed(topology, 603)
+    topology.feed("s", [value], message_id="wrong")
+    topology.settle()
+    assert (topology.acks("s"), topology.fails("s"), topology.pending("s")) == ([], ["wrong"], 1)
+    [error] = topology.errors("w")
+    assert str(error) == (
+        f"an event time is a number of seconds or a datetime, not {value!r} in the field 'ts' from 's'"
+    )
+    feed(topology, 604, 620)
+    topology.advance(1)
+    assert (topology.state("w"), topology.errors("w")) == ([[603, 604]], [])
 
 
 def test_a_datetime_is_an_event_time() -> None:
