@@ -27,6 +27,7 @@ from reliable_spark.topology.bolts import BasicBolt, BasicBoltExecutor, RichBolt
 from reliable_spark.topology.checkpointed import with_checkpoints
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer, as_fields
+from reliable_spark.topology.periods import PENDING_KEY, check_configuration
 from reliable_spark.topology.spouts import Spout
 from reliable_spark.topology.stateful import StatefulBolt
 from reliable_spark.topology.stateful_windowed import StatefulWindowedBolt
@@ -76,16 +77,21 @@ class ComponentDeclarer:
         return self
 
     def set_max_spout_pending(self, tuples: int) -> Self:
-        """Let a spout wait while it has this many tuples per task without an answer."""
-        return self.add_configuration("topology.max.spout.pending", tuples)
+        """Let a spout wait while it has this many tuples per task without an answer.
+
+        Raises:
+            SettingsError: it is no whole number, or less than 0; 0 means the topology's limit.
+        """
+        return self.add_configuration(PENDING_KEY, tuples)
 
     def add_configuration(self, key: str, value: Any) -> Self:
         """Set a Storm key for this component alone.
 
         Raises:
-            SettingsError: there is no such key; the nearest one is named.
+            SettingsError: there is no such key; the nearest one is named. Or the component cannot have this value.
         """
         check_storm_keys([key])
+        check_configuration(self._component.name, {key: value})
         configuration = {**self._component.configuration, key: value}
         self._component = replace(self._component, configuration=configuration)
         return self
@@ -195,6 +201,7 @@ class TopologyBuilder:
 
         Raises:
             TopologyError: a subscription names an unknown component, stream or field, or there is a cycle.
+            SettingsError: a component's own configuration has an unknown key, or a value that cannot be.
         """
         declared: dict[str, Component] = {}
         for component in in_order({name: each.component for name, each in self._declarers.items()}):
@@ -214,6 +221,7 @@ class TopologyBuilder:
         user.declare_output_fields(declarer)
         own = user.component_configuration() if hasattr(user, "component_configuration") else {}
         check_storm_keys(own)
+        check_configuration(component.name, own)
         configuration = MappingProxyType({**own, **component.configuration})
         return replace(component, streams=MappingProxyType(declarer.streams), configuration=configuration)
 

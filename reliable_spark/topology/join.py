@@ -15,12 +15,12 @@ from reliable_spark.errors import TopologyError, UsageError
 from reliable_spark.topology.bolts import OutputCollector, RichBolt
 from reliable_spark.topology.context import TICK_KEY, TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer, as_fields
+from reliable_spark.topology.periods import TIMEOUT_KEY, check_period
 from reliable_spark.topology.tuples import Tuple
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_TIMEOUT_KEY = "topology.message.timeout.secs"
 _TICK_S = 1.0
 """How often the join looks for what has waited too long, unless that is a shorter time."""
 
@@ -75,8 +75,7 @@ class JoinBolt(RichBolt):
         select: Sequence[str],
         unmatched_stream: str | None = None,
     ) -> None:
-        if not 0 < within_s < float("inf"):
-            raise UsageError(f"a join waits longer than 0 seconds for a match, not {within_s!r}")
+        check_period("within_s", within_s)
         for name in as_fields(select):
             if name.rpartition(":")[0] not in ("", "left", "right"):
                 raise UsageError(f"a join selects 'left:field', 'right:field' or 'field', not {name!r}")
@@ -111,11 +110,11 @@ class JoinBolt(RichBolt):
         for side in self._sides:
             if side.source not in inputs:
                 raise TopologyError(f"join {context.component!r} does not subscribe to its side {side.source}")
-        longest_s, timeout_s = self._within_s + min(_TICK_S, self._within_s), configuration[_TIMEOUT_KEY]
+        longest_s, timeout_s = self._within_s + min(_TICK_S, self._within_s), configuration[TIMEOUT_KEY]
         if configuration["topology.enable.message.timeouts"] and longest_s > timeout_s:
             raise TopologyError(
                 f"join {context.component!r} holds tuples for up to {longest_s} s, "
-                f"longer than {_TIMEOUT_KEY}={timeout_s}"
+                f"longer than {TIMEOUT_KEY}={timeout_s}"
             )
         self._collector, self._clock = collector, context.clock
         self._waiting: tuple[defaultdict[Any, list[_Waiting]], ...] = (defaultdict(list), defaultdict(list))

@@ -14,6 +14,7 @@ from reliable_spark.core.windows import Window
 from reliable_spark.errors import UsageError
 from reliable_spark.topology.bolts import Anchors, OutputCollector, _Component
 from reliable_spark.topology.context import TopologyContext
+from reliable_spark.topology.periods import check_lag, check_period
 from reliable_spark.topology.tuples import Tuple
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ class Duration:
 
     def __post_init__(self) -> None:
         """Check that it is a time that passes."""
-        if not 0 < self.seconds < float("inf"):
-            raise UsageError(f"a window lasts longer than 0 seconds, not {self.seconds!r}")
+        check_period("a window's duration", self.seconds)
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ class Windowing:
         lag_s: how far behind the newest tuple of its stream a tuple may come.
         watermark_interval_s: how often event time is looked at.
         late_stream: where tuples go that come later than that; None: they are acked and dropped.
+
+    Raises:
+        UsageError: `lag_s` or `watermark_interval_s` is no time.
     """
 
     length: Count | Duration | None = None
@@ -66,6 +69,11 @@ class Windowing:
     lag_s: float = 0.0
     watermark_interval_s: float = 1.0
     late_stream: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the times, with which nothing would fire."""
+        check_lag("lag_s", self.lag_s)
+        check_period("watermark_interval_s", self.watermark_interval_s)
 
 
 class WindowedCollector:
@@ -122,7 +130,7 @@ class WindowedBolt(_Component):
     ) -> Self:
         """Go by event time: seconds, as a number, or a datetime; a tuple fails whose field has neither.
 
-        See `Windowing` for the arguments.
+        See `Windowing` for the arguments and errors.
         """
         self.windowing = replace(
             self.windowing,

@@ -12,6 +12,7 @@ from reliable_spark.core.windows import CountWindows, OrderedCountWindows, TimeW
 from reliable_spark.errors import TopologyError, nearest
 from reliable_spark.topology.bolts import BoltWrapper, OutputCollector, ReportedFail
 from reliable_spark.topology.context import TICK_KEY, TopologyContext
+from reliable_spark.topology.periods import PENDING_KEY, TIMEOUT_KEY
 from reliable_spark.topology.tuples import Tuple
 from reliable_spark.topology.windowed import Count, Duration, TupleWindow, WindowedBolt, WindowedCollector, Windowing
 
@@ -156,12 +157,12 @@ def check_limits(component: str, windowing: Windowing, configuration: Mapping[st
     length, slide = windowing.length, windowing.slide
     if isinstance(length, Count) and isinstance(slide, Count):
         held: float = length.tuples + slide.tuples
-        limit, what = configuration["topology.max.spout.pending"], "pending tuples"
+        limit, what = configuration[PENDING_KEY], "pending tuples"
     else:
         assert isinstance(length, Duration)
         assert isinstance(slide, Duration)
         held = length.seconds + slide.seconds
-        limit, what = configuration["topology.message.timeout.secs"], "seconds"
+        limit, what = configuration[TIMEOUT_KEY], "seconds"
         limit = limit if configuration["topology.enable.message.timeouts"] else None
     if limit is not None and held > limit:
         raise TopologyError(

@@ -125,8 +125,9 @@ def test_joins_that_cannot_work_are_refused() -> None:
         TestTopology(builder)
     with pytest.raises(UsageError, match="'left:field'"):
         JoinBolt(JoinSide("a", "id"), JoinSide("b", "id"), 5, ["middle:id"])
-    with pytest.raises(UsageError, match="longer than 0"):
-        join(within_s=0)
+    for within_s in (0, -1, 1e-9, float("nan"), float("inf"), "5", None):
+        with pytest.raises(UsageError, match=r"within_s is a number of seconds, 0\.000001 or more, not "):
+            join(within_s=within_s)
 
 
 @settings(max_examples=40)

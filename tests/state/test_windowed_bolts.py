@@ -185,13 +185,30 @@ def test_windows_that_cannot_work_are_refused(bolt: WindowedBolt, message: str) 
             lambda: Count(1.5),  # type: ignore[arg-type] # that is the point
             "whole number",
         ),
-        (lambda: Duration(0), "longer than 0"),
+        (lambda: Duration(0), r"duration is a number of seconds, 0\.000001 or more, not 0"),
+        (lambda: Duration(1e-9), "duration is .* not 1e-09"),
+        (
+            lambda: Duration("x"),  # type: ignore[arg-type] # that is the point
+            "duration is .* not 'x'",
+        ),
+        (lambda: Duration(True), "duration is .* not True"),
     ],
 )
 def test_lengths_that_are_none_are_refused(wrong: Any, message: str) -> None:
     """Where they are written."""
     with pytest.raises(UsageError, match=message):
         wrong()
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), "x", None, True])
+def test_times_with_which_nothing_would_fire_are_refused(wrong: Any) -> None:
+    """Where they are written; a lag of 0 is one, and an interval of 0 or of less than a microsecond is none."""
+    with pytest.raises(UsageError, match=r"^lag_s is a number of seconds, 0 or more, not "):
+        Lists().with_timestamp("ts", lag_s=wrong)
+    for interval_s in (wrong, 0, 1e-9):
+        with pytest.raises(UsageError, match=r"^watermark_interval_s is a number of seconds, 0\.000001 or more, not "):
+            Lists().with_timestamp("ts", watermark_interval_s=interval_s)
+    assert Lists().with_timestamp("ts", lag_s=0, watermark_interval_s=1e-6).windowing.lag_s == 0
 
 
 def test_by_arrival_windows_fire_as_time_goes_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,65 @@ def test_topology_tasks_is_the_number_of_tasks_of_components_that_do_not_say() -
     topology = started(builder, tasks=4)
     feed(topology, 1)
     assert (topology.executed("b"), topology.executed("c"), topology.acks("s")) == (4, 2, [1])
+
+
+class Configured(AckOnly):
+    """Has a configuration of its own."""
+
+    def __init__(self, configuration: dict[str, Any]) -> None:
+        self.configuration = configuration
+
+    def component_configuration(self) -> dict[str, Any]:
+        return self.configuration
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "allowed"),
+    [
+        (
+            "topology.tick.tuple.freq.secs",
+            [-1, 0, 1e-9, float("nan"), float("inf"), "x", True],
+            "a number of seconds, 0.000001 or more, or None",
+        ),
+        (
+            "topology.message.timeout.secs",
+            [-1, 0, float("nan"), "x", None],
+            "a number of seconds, 0.000001 or more",
+        ),
+        (
+            "topology.max.spout.pending",
+            [-1, 1.5, "x", True],
+            "a whole number, 1 or more, or 0 or None for the topology's",
+        ),
+    ],
+)
+def test_a_component_cannot_have_such_a_value(key: str, values: list[Any], allowed: str) -> None:
+    """Refused where it is written; what a component has by itself, when the topology is built."""
+    for value in values:
+        said = re.escape(f"{key} of 'b1' is {allowed}, not {value!r}")
+        with pytest.raises(rs.SettingsError, match=said):
+            TopologyBuilder().set_bolt("b1", AckOnly()).add_configuration(key, value)
+        with pytest.raises(rs.SettingsError, match=said):
+            line(Configured({key: value})).build()
+
+
+def test_a_spout_cannot_wait_for_less_than_nothing() -> None:
+    """It would never emit; 0 and None are the topology's limit."""
+    with pytest.raises(rs.SettingsError, match=r"topology\.max\.spout\.pending of 's' is .* not -1"):
+        TopologyBuilder().set_spout("s", FeedSpout(["value"])).set_max_spout_pending(-1)
+    builder = TopologyBuilder()
+    builder.set_spout("s", FeedSpout(["value"])).set_max_spout_pending(0)
+    builder.set_bolt("b", AckOnly()).add_configuration("topology.tick.tuple.freq.secs", None).shuffle_grouping("s")
+    topology = started(builder)
+    feed(topology, 1)
+    assert topology.acks("s") == [1]
+
+
+@pytest.mark.parametrize("storm", [{"tick_tuple_freq_secs": 1e-9}, {"timeout": 1e-9}], ids=str)
+def test_a_period_of_less_than_a_microsecond_is_refused(storm: dict[str, Any]) -> None:
+    """When the topology starts: a timer would ring for ever."""
+    with pytest.raises(rs.SettingsError, match=r"0\.000001 seconds or more, not 1e-09"):
+        started(line(AckOnly()), **storm)
 
 
 def test_a_components_tick_period_is_its_own() -> None:
