@@ -6,13 +6,13 @@ Source: the idea of Storm's `bolt/JoinBolt` and of its example `SingleJoinBolt`;
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reliable_spark.core.graph import DEFAULT_STREAM
 from reliable_spark.errors import TopologyError, UsageError
-from reliable_spark.topology.bolts import OutputCollector, RichBolt
+from reliable_spark.topology.bolts import OutputCollector, ReportedFail, RichBolt
 from reliable_spark.topology.context import TICK_KEY, TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer, as_fields
 from reliable_spark.topology.periods import TIMEOUT_KEY, check_period
@@ -125,7 +125,13 @@ class JoinBolt(RichBolt):
             self._expire()
             self._collector.ack(input)
             return
-        came = self._arrived(input)
+        try:
+            came = self._arrived(input)
+        except TypeError as error:  # it would kill the task, with all that waits, each time it comes again
+            said = f"the key of a tuple from {input.source_component!r} cannot be compared: {error}"
+            self._collector.report_error(ReportedFail(said))
+            self._collector.fail(input)
+            return
         for other in self._matches(came):
             self._emit(came, other)
             if not self._all_matches:
@@ -138,7 +144,7 @@ class JoinBolt(RichBolt):
     def _arrived(self, input: Tuple) -> _Waiting:
         source = (input.source_component, input.source_stream)
         side = 0 if source == self._sides[0].source else 1
-        key = tuple(input[name] for name in self._sides[side].key)
+        key = _hashable(tuple(input[name] for name in self._sides[side].key))
         return _Waiting(input, side, key, self._now_s())
 
     def _matches(self, came: _Waiting) -> list[_Waiting]:
@@ -185,3 +191,31 @@ def _selected(name: str, left: Tuple, right: Tuple) -> Any:
     if side == "right" or (not side and field not in left.fields):
         return right[field]
     return left[field]
+
+
+def _hashable(value: Any) -> Hashable:
+    """The value, or for a collection one that is equal where a grouping takes two for one key.
+
+    Raises:
+        TypeError: there is none.
+    """
+    key: Hashable = value
+    try:
+        hash(key)
+    except TypeError:
+        return _frozen(value)
+    return key
+
+
+def _frozen(value: Any) -> Hashable:
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if hasattr(value, "tolist"):  # numpy's arrays
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return "mapping", frozenset((_hashable(key), _hashable(each)) for key, each in value.items())
+    if isinstance(value, Set):
+        return frozenset(map(_hashable, value))
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
+    raise TypeError(f"unhashable type: {type(value).__name__!r}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,6 +130,48 @@ def test_joins_that_cannot_work_are_refused() -> None:
     for within_s in (0, -1, 1e-9, float("nan"), float("inf"), "5", None):
         with pytest.raises(UsageError, match=r"within_s is a number of seconds, 0\.000001 or more, not "):
             join(within_s=within_s)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ([1, [2]], (1, (2,))),
+        (numpy.array([1, 2]), [1, 2]),
+        ({"a": [1]}, {"a": (1,)}),
+        ({1, 2}, frozenset([2, 1])),
+        (bytearray(b"a"), b"a"),
+    ],
+    ids=str,
+)
+def test_collections_are_keys_as_they_are_for_a_grouping(left: Any, right: Any) -> None:
+    """Which takes these for one, and sends them to one task."""
+    topology = joined(join(), tasks=2)
+    feed(topology, "names", left, "ada")
+    feed(topology, "amounts", [9], 90)
+    feed(topology, "amounts", right, 10)
+    assert [values[1:] for values in topology.emitted("join")] == [["ada", 10]]
+    assert (topology.acks("names"), topology.acks("amounts"), topology.errors("join")) == (["ada"], [10], [])
+
+
+def test_what_cannot_be_a_key_fails_alone() -> None:
+    """And says so; what waits goes on waiting."""
+
+    @dataclass
+    class Unhashable:
+        number: int
+
+    builder = TopologyBuilder()
+    builder.set_spout("names", FeedSpout(["id", "name"]))
+    builder.set_spout("amounts", FeedSpout(["id", "amount"]))
+    builder.set_bolt("join", join()).global_grouping("names").global_grouping("amounts")
+    topology = TestTopology(builder)
+    feed(topology, "names", 1, "ada")
+    feed(topology, "names", [Unhashable(1)], "eva")
+    assert topology.fails("names") == ["eva"]
+    [error] = topology.errors("join")
+    assert "the key of a tuple from 'names' cannot be compared: unhashable type: 'Unhashable'" in str(error)
+    feed(topology, "amounts", 1, 10)
+    assert (topology.emitted("join"), topology.acks("names")) == ([[1, "ada", 10]], ["ada"])
 
 
 @settings(max_examples=40)
