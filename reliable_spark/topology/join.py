@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reliable_spark.core.graph import DEFAULT_STREAM
-from reliable_spark.errors import TopologyError, UsageError
+from reliable_spark.errors import TopologyError, UsageError, nearest
 from reliable_spark.topology.bolts import OutputCollector, ReportedFail, RichBolt
 from reliable_spark.topology.context import TICK_KEY, TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer, as_fields
@@ -104,12 +104,10 @@ class JoinBolt(RichBolt):
         """Keep the collector.
 
         Raises:
-            TopologyError: a side is not subscribed to, or its tuples would time out while they wait.
+            TopologyError: a side is not subscribed to, a field of a key or of what is selected is in no side, or
+                tuples would time out while they wait.
         """
-        inputs = [(each.component, each.stream) for each in context.graph.components[context.component].inputs]
-        for side in self._sides:
-            if side.source not in inputs:
-                raise TopologyError(f"join {context.component!r} does not subscribe to its side {side.source}")
+        self._check_fields(context)
         longest_s, timeout_s = self._within_s + min(_TICK_S, self._within_s), configuration[TIMEOUT_KEY]
         if configuration["topology.enable.message.timeouts"] and longest_s > timeout_s:
             raise TopologyError(
@@ -146,6 +144,28 @@ class JoinBolt(RichBolt):
         side = 0 if source == self._sides[0].source else 1
         key = _hashable(tuple(input[name] for name in self._sides[side].key))
         return _Waiting(input, side, key, self._now_s())
+
+    def _check_fields(self, context: TopologyContext) -> None:
+        components = context.graph.components
+        inputs = [(each.component, each.stream) for each in components[context.component].inputs]
+        valid: dict[str, list[str]] = {"": []}
+        for name, side in zip(("left", "right"), self._sides, strict=True):
+            if side.source not in inputs:
+                raise TopologyError(f"join {context.component!r} does not subscribe to its side {side.source}")
+            component, stream = side.source
+            fields = components[component].streams[stream].fields
+            for field in side.key:
+                if field not in fields:
+                    hint = nearest(field, fields)
+                    raise TopologyError(f"the key of {side.source} in {context.component!r} has no {field!r}{hint}")
+            valid[name] = [f"{name}:{field}" for field in fields]
+            valid[""] += fields
+        for each in self._select:
+            choices = valid[each.rpartition(":")[0]]
+            if each not in choices:
+                raise TopologyError(
+                    f"join {context.component!r} selects unknown field {each!r}{nearest(each, choices)}"
+                )
 
     def _matches(self, came: _Waiting) -> list[_Waiting]:
         """The tuples of the other side with its key that are in time, oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -172,6 +173,21 @@ def test_what_cannot_be_a_key_fails_alone() -> None:
     assert "the key of a tuple from 'names' cannot be compared: unhashable type: 'Unhashable'" in str(error)
     feed(topology, "amounts", 1, 10)
     assert (topology.emitted("join"), topology.acks("names")) == ([[1, "ada", 10]], ["ada"])
+
+
+@pytest.mark.parametrize(
+    ("key", "select", "said"),
+    [
+        ("id", "left:nam", "join 'join' selects unknown field 'left:nam'; did you mean 'left:name'?"),
+        ("id", "right:name", "join 'join' selects unknown field 'right:name'; did you mean 'right:amount'?"),
+        ("id", "amuont", "join 'join' selects unknown field 'amuont'; did you mean 'amount'?"),
+        ("ids", "id", "the key of ('names', 'default') in 'join' has no 'ids'; did you mean 'id'?"),
+    ],
+)
+def test_a_field_that_is_in_no_side_is_refused(key: str, select: str, said: str) -> None:
+    """When the topology starts, before anything has found its match."""
+    with pytest.raises(TopologyError, match=f"^{re.escape(said)}$"):
+        joined(JoinBolt(JoinSide("names", [key]), JoinSide("amounts", ["id"]), 5, [select]))
 
 
 @settings(max_examples=40)
