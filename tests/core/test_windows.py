@@ -267,6 +267,18 @@ def test_no_window_fires_again_however_its_end_is_rounded(slide: float) -> None:
         assert new.advance(number * slide) == []
 
 
+@given(st.integers(1, 10_000), st.integers(0, 2_000_000))
+def test_what_was_stored_as_a_product_of_floats_is_the_same_end(slide_ms: int, after: int) -> None:
+    """As windows stored it before they counted in microseconds; so was an item's time, which is stored as it came."""
+    slide = slide_ms / 1000
+    number = 1_700_000_000_000 // slide_ms + after
+    windows: TimeWindows[str] = TimeWindows(slide, slide)
+    windows.resume(number * slide, [("inside", number * slide_ms / 1000), ("next", (number + 1) * slide_ms / 1000)])
+    assert windows.advance(number * slide_ms / 1000) == []
+    [window] = windows.advance((number + 1) * slide_ms / 1000)
+    assert (window.items, window.new, window.expired) == (["inside"], ["inside"], [])
+
+
 def test_watermarks_resume() -> None:
     """A stream that is gone counts for nothing; with a new one the watermark stays until that has spoken too."""
     old = Watermarks({"a", "gone"}, 5)
