@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_
 from reliable_spark.errors import SettingsError, nearest
 
 SPARK_PREFIX = "spark.reliable."
+SHORTEST_S = 1e-6
 LONGEST_S = 100 * 365 * 86_400.0
-"""No wait is longer than a hundred years: a time so far ahead is still a date."""
+"""No wait is shorter than a clock can tell, or longer than a hundred years, after which there is still a date."""
 
 _SEPARATOR = "\x1f"
 
@@ -61,7 +62,7 @@ class TopologySettings(BaseModel):
     wait_level2_count: int = Field(default=1000, ge=0)
     wait_level3_sleep_s: float = Field(default=0.001, gt=0)
     wait_park_s: float = Field(default=0.0001, gt=0)
-    tick_s: float | None = Field(default=None, gt=0)
+    tick_s: float | None = Field(default=None, ge=SHORTEST_S)
     workers: int = Field(default=1, ge=1)
     tasks: int | None = Field(default=None, ge=1)
     state_provider: Any = None
@@ -117,7 +118,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    message_timeout_s: float = Field(default=30.0, gt=0, le=LONGEST_S)
+    message_timeout_s: float = Field(default=30.0, ge=SHORTEST_S, le=LONGEST_S)
     ackers: int | None = Field(default=None, ge=0)
     max_attempts: int = Field(default=3, ge=1)
     backoff_initial_s: float = Field(default=1.0, ge=0, le=LONGEST_S)

@@ -85,10 +85,10 @@ class Tracer:
         given = self.evaluator.given(rows, exits)
         levels: list[Level] = []
         for number, barrier in enumerate(node.barriers):
-            levels.append(self._level(barrier.inputs[0], given, exits, number))
+            levels.append(self._level(barrier.inputs[0], given, exits, levels))
             grouped = _aggregate(barrier).apply([levels[-1].leaves], self.evaluator.context(exits, None), number)
             given, exits = {id(barrier): self.keep(grouped)}, TracedExits(self._reports)
-        levels.append(self._level(node, given, exits, len(node.barriers)))
+        levels.append(self._level(node, given, exits, levels))
         return levels[-1].leaves, self.keep(self._roots_of(levels))
 
     def _whole_trees(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -133,8 +133,8 @@ class Tracer:
         apart = numbered.withColumn(ANCHOR, own).withColumn(TUPLE_ID, column(ANCHOR)).drop(_GROUP)
         return self.keep(apart), int(duplicates[0])
 
-    def _level(self, target: Node, given: dict[int, DataFrame], exits: TracedExits, number: int) -> Level:
-        """Evaluate one level, in rounds where failed units are to be tried again at once."""
+    def _level(self, target: Node, given: dict[int, DataFrame], exits: TracedExits, below: list[Level]) -> Level:
+        """Evaluate the level above some, in rounds where failed units are to be tried again at once."""
         done: list[DataFrame] = []
         dead: list[DataFrame] = []
         for attempt in itertools.count(1):
@@ -148,8 +148,7 @@ class Tracer:
                 break
             again = self.keep(again)
             dead.append(incomplete.join(F.broadcast(again), ANCHOR, "left_anti"))
-            if number == 0:
-                self.retried += again.count()
+            self.retried += self._led_back(again.select(ANCHOR), below).distinct().count()
             given = {node: _next_attempt(frame, again, attempt) for node, frame in given.items()}
             exits = TracedExits(self._reports)
         return Level(_union(done), self.keep(_union(dead)))
@@ -170,20 +169,24 @@ class Tracer:
 
     def _roots_of(self, levels: list[Level]) -> DataFrame:
         """Lead incomplete groups back to the rows that went into them, down to level 0."""
-        incomplete = levels[-1].incomplete
-        for number, barrier in reversed(list(enumerate(self.evaluator.node.barriers))):
-            aggregate = _aggregate(barrier)
-            keys = [key.alias(f"__rs_key_{index}") for index, key in enumerate(aggregate.keys)]
-            keyed = levels[number].leaves.where(column(ANCHOR).isNotNull()).select(ANCHOR, *keys)
-            group = group_id(keyed.schema.fields[1:])
-            members = keyed.selectExpr(ANCHOR, f"{group} AS {_GROUP}").distinct()
-            groups = incomplete.withColumnRenamed(ANCHOR, _GROUP)
-            led_back = members.join(F.broadcast(groups), _GROUP).drop(_GROUP)
-            incomplete = led_back.unionByName(levels[number].incomplete)
+        incomplete = levels[0].incomplete
+        for number, level in enumerate(levels[1:], 1):
+            incomplete = incomplete.unionByName(self._led_back(level.incomplete, levels[:number]))
         one = F.struct("ack_val", "status", "attempts", FAILURE)
         # "failed" sorts before "held" before "lost": the most certain answer wins
         chosen = incomplete.groupBy(ANCHOR).agg(F.min_by(one, column("status")).alias("one"))
         return chosen.select(ANCHOR, "one.*")
+
+    def _led_back(self, units: DataFrame, below: list[Level]) -> DataFrame:
+        """The rows of level 0 that went into units above some levels, with what is said of the units."""
+        barriers = self.evaluator.node.barriers
+        for barrier, level in reversed(list(zip(barriers, below, strict=False))):
+            keys = [key.alias(f"__rs_key_{index}") for index, key in enumerate(_aggregate(barrier).keys)]
+            keyed = level.leaves.where(column(ANCHOR).isNotNull()).select(ANCHOR, *keys)
+            group = group_id(keyed.schema.fields[1:])
+            members = keyed.selectExpr(ANCHOR, f"{group} AS {_GROUP}").distinct()
+            units = members.join(F.broadcast(units.withColumnRenamed(ANCHOR, _GROUP)), _GROUP).drop(_GROUP)
+        return units
 
 
 def _next_attempt(frame: DataFrame, again: DataFrame, attempt: int) -> DataFrame:

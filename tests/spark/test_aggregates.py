@@ -47,7 +47,7 @@ def test_a_group_that_fails_is_retried_as_a_group(numbers: DataFrame, run: Runne
 
     ran = run(numbers.anchored("id").groupBy("k").count().bolt(check, "k long, count long"))
     assert sorted(map(tuple, ran.rows.all)) == [(k, 4) for k in range(5)]
-    assert ran.counts("anchored", "acked", "dead") == (20, 20, 0)
+    assert ran.counts("anchored", "acked", "dead", "failed_attempts", "replayed") == (20, 20, 0, 8, 8)
 
 
 def test_the_rows_of_a_dead_group_are_dead(numbers: DataFrame, run: Runner) -> None:
