@@ -195,8 +195,9 @@ class BoltRun:
 
 def child_schema(declared: T.StructType, frame: DataFrame, lineage: Sequence[str] = LINEAGE) -> T.StructType:
     """The columns of children: those declared, and the lineage that they have of the frame's rows."""
-    returned = [T.StructField(column.name, column.dataType) for column in declared.fields]
-    return T.StructType([*returned, *(frame.schema[name] for name in lineage)])
+    # every part may be null, since a childless row has none: what is declared NOT NULL is held to in the workers
+    returned = T.StructType([T.StructField(column.name, column.dataType) for column in declared.fields]).toNullable()
+    return T.StructType([*returned.fields, *(frame.schema[name] for name in lineage)])
 
 
 def answer_schema(declared: T.StructType, frame: DataFrame) -> T.StructType:

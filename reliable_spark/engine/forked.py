@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from reliable_spark.engine.child import ERROR, WorkerCrash, start
-from reliable_spark.engine.worker import Answers, BoltTask
+from reliable_spark.engine.worker import BoltTask
 
 FAN_OUT: Final = 10
 """Into how many parts a batch that killed is split. A child answers for each part in turn and so dies once for each
@@ -100,8 +99,7 @@ class ForkedTask:
 
     def _given_up(self, row: pa.RecordBatch, crash: WorkerCrash) -> pa.RecordBatch:
         failure = self.task.failure_of(type(crash).__qualname__, str(crash), "", True)
-        empty = [pa.array([], type=output.type) for output in self.task.output]
-        return self.task.lay_out(row, Answers(np.empty(0, dtype=np.int64), empty, {0: failure}))
+        return self.task.lay_out(row, self.task.without_children({0: failure}))
 
 
 def _read_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[deque[pa.RecordBatch]]:

@@ -24,7 +24,7 @@ from reliable_spark.engine.columns import (
     OVERFLOW,
 )
 from reliable_spark.engine.given import context_of, part_of, plain_rows, takes_context, tuple_rows
-from reliable_spark.engine.results import Parents, array_of, read_arrow, read_pandas
+from reliable_spark.engine.results import Declared, Parents, array_of, read_arrow, read_pandas
 
 ERROR_CHARACTERS_MAX: Final = 2_000
 TRACEBACK_CHARACTERS_MAX: Final = 4_000
@@ -69,6 +69,7 @@ class BoltTask:
 
     Attributes:
         takes_context: the bolt may want to know message ids and attempts.
+        declared: the columns, with what its answers are held to.
     """
 
     bolt: Bolt
@@ -76,9 +77,11 @@ class BoltTask:
     failure_bytes_max: int | None = None
     failure_bytes: int = 0
     takes_context: bool = field(init=False)
+    declared: tuple[Declared, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.takes_context = takes_context(self.bolt)
+        self.declared = tuple(Declared(each) for each in self.output)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Map the bolt over the batches of one task."""
@@ -157,7 +160,7 @@ class BoltTask:
 
     def _columns(self, children: list[Mapping[str, Any]]) -> list[pa.Array]:
         columns = []
-        for output in self.output:
+        for output in self.declared:
             name = output.name
             try:
                 values = [child[name] for child in children]
@@ -173,8 +176,7 @@ class BoltTask:
             return Answers(parents + offset, columns)
         except (Exception, SystemExit) as error:
             if rows.num_rows == 1:
-                empty = [pa.array([], type=output.type) for output in self.output]
-                return Answers(np.empty(0, dtype=np.int64), empty, {offset: self._failure(error)})
+                return self.without_children({offset: self._failure(error)})
         half = rows.num_rows // 2
         left = self._run_batch(rows.slice(0, half), part_of(context, 0, half), offset)
         right = self._run_batch(rows.slice(half), part_of(context, half, None), offset + half)
@@ -185,9 +187,14 @@ class BoltTask:
         arguments = (context,) if self.takes_context else ()
         if self.bolt.kind == "arrow":
             result = self.bolt.function(rows, *arguments)
-            return read_arrow(result, rows.num_rows, self.output)
+            return read_arrow(result, rows.num_rows, self.declared)
         frame = self.bolt.function(rows.to_pandas(), *arguments)
-        return read_pandas(frame, rows.num_rows, self.output)
+        return read_pandas(frame, rows.num_rows, self.declared)
+
+    def without_children(self, failures: dict[int, Failure]) -> Answers:
+        """The answers where no row has any but a failure."""
+        empty = [pa.array([], type=column.type) for column in self.declared]
+        return Answers(np.empty(0, dtype=np.int64), empty, failures)
 
     def _failure(self, error: BaseException) -> Failure:
         own_frames_skipped = error.__traceback__.tb_next if error.__traceback__ else None

@@ -141,6 +141,54 @@ def test_null_in_a_column_declared_not_null_fails_the_row() -> None:
     assert "NOT NULL" in failures_of(rows)[0]["error"]
 
 
+REQUIRED = pa.field("x", pa.int32(), nullable=False)
+NESTED = [
+    pytest.param(pa.list_(REQUIRED), [1], [1, None], "a[]", id="array"),
+    pytest.param(pa.struct([REQUIRED]), {"x": 1}, {"x": None}, "a.x", id="struct"),
+    pytest.param(pa.map_(pa.string(), REQUIRED), [("k", 1)], [("k", None)], "a.value", id="map"),
+    pytest.param(pa.list_(pa.struct([REQUIRED])), [{"x": 1}, None], [{"x": None}], "a[].x", id="array-of-structs"),
+    pytest.param(
+        pa.map_(pa.string(), pa.list_(REQUIRED)),
+        [("k", [1]), ("l", None)],
+        [("k", [None])],
+        "a.value[]",
+        id="map-of-arrays",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "good", "bad", "where"), NESTED)
+@pytest.mark.parametrize("how", ["row", "arrow", "pandas"])
+def test_null_in_a_nested_field_declared_not_null_fails_its_row(
+    how: str, kind: pa.DataType, good: Any, bad: Any, where: str
+) -> None:
+    """Only the row with the null fails, by the name of the field; what comes out is nullable throughout, for Spark."""
+    loose = pa.schema([("a", BoltTask(Bolt("", len, "row"), pa.schema([("a", kind)])).declared[0].type)])
+
+    def answer(value: int) -> Any:
+        return [good, None, bad, good][value]
+
+    def by_row(row: Any) -> Any:
+        return {"a": answer(row["value"])}
+
+    def by_arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = [good, *map(answer, batch["value"].to_pylist())]
+        return pa.record_batch({"a": pa.array(values, loose.field("a").type)}).slice(1)
+
+    def by_pandas(frame: Any) -> Any:
+        return frame.assign(a=[answer(value) for value in frame["value"]])
+
+    function = {"row": by_row, "arrow": rs.arrow(by_arrow), "pandas": rs.pandas(by_pandas)}[how]
+    output = pa.schema([("a", kind)])
+    made = pa.Table.from_batches(task_of(function, output)(iter([batch_of([0, 1, 2, 3])])))
+    failures = failures_of(made.to_pylist())
+    assert {place: failure["error"] for place, failure in failures.items()} == {
+        2: f"column {where!r} is declared NOT NULL, but the bolt returned null"
+    }
+    assert made.schema.field("a").type == loose.field("a").type
+    assert [row["a"] for row in made.to_pylist() if row[CHILD_COUNT]] == [good, None, good]
+
+
 def test_fail_decides_about_the_retry_itself() -> None:
     """`Fail(retry=False)` is fatal, `Fail` alone is not, whatever the bolt was told."""
 
