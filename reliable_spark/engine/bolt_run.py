@@ -33,6 +33,7 @@ from reliable_spark.engine.columns import (
 from reliable_spark.engine.forked import ForkedTask
 from reliable_spark.engine.isolation import IsolatedOnRetry
 from reliable_spark.engine.lineage import FAILURE_TYPE, quoted
+from reliable_spark.engine.mapped import map_in_arrow
 from reliable_spark.engine.reports import AddUp, Numbered, Report, Roots
 from reliable_spark.engine.worker import BoltTask
 
@@ -172,12 +173,13 @@ class BoltRun:
 
     def answered(self) -> DataFrame:
         """All answers as rows: childless ones too, with the parent's lineage, and with the columns in ANSWER."""
-        return self.frame.mapInArrow(self._mapped(), answer_schema(self.schema, self.frame))
+        return map_in_arrow(self.frame, self._mapped(), answer_schema(self.schema, self.frame))
 
     def reporting(self, reports: Accumulator[Numbered], number: int) -> DataFrame:
         """The children alone."""
         task = ReportingTask(self._mapped(), reports, number, self.is_last, self.without_id is not None)
-        return self._sent().mapInArrow(task, child_schema(self.schema, self.frame, () if self.is_last else LINEAGE))
+        returned = child_schema(self.schema, self.frame, () if self.is_last else LINEAGE)
+        return map_in_arrow(self._sent(), task, returned)
 
     def _sent(self) -> DataFrame:
         """The rows as the workers get them: the last bolt is not sent what nobody asks for there."""

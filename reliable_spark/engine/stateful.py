@@ -19,6 +19,7 @@ from reliable_spark.engine.bolt_run import ANSWER, answer_schema
 from reliable_spark.engine.columns import CHANGE, CHILD_COUNT, CHILD_INDEX, FAILURE
 from reliable_spark.engine.exits import Leaving
 from reliable_spark.engine.lineage import column, message_id_text, with_share
+from reliable_spark.engine.mapped import map_in_arrow
 from reliable_spark.engine.operators import Context
 from reliable_spark.engine.stateful_task import KEY, SHARD, StatefulTask
 
@@ -58,7 +59,7 @@ class Stateful:
         returned = [*answer_schema(self.schema, frame), T.StructField(CHANGE, T.StringType())]
         # a row that tells of changes has no lineage
         wire = T.StructType([T.StructField(field.name, field.dataType) for field in returned])
-        ran = ordered.mapInArrow(task, wire)
+        ran = map_in_arrow(ordered, task, wire)
         shared = with_share(ran, CHILD_INDEX, CHILD_COUNT)
         leaving = Leaving(f"{CHILD_COUNT} = 0", FAILURE, level, [*ANSWER, CHANGE], report=CHANGE)
         return context.exits.leave(shared, leaving)

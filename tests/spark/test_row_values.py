@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
+import reliable_spark as rs
 from tests.spark.running import Runner
 
 
@@ -21,3 +26,50 @@ def test_a_null_inside_of_what_is_not_null_fails_its_row(spark: SparkSession, ru
     assert ran.counts("anchored", "acked", "dead") == (4, 3, 1)
     assert ran.dead == {"2": "column 'a[]' is declared NOT NULL, but the bolt returned null"}
     assert sorted(tuple(row) for row in ran.rows.all) == [(0, [1]), (1, [1]), (3, [1])]
+
+
+def by_row(row: Any) -> Any:
+    return {"id": row["id"], "c.d": row["a.b"] + row["`*"]}
+
+
+@rs.arrow
+def by_arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"id": batch["id"], "c.d": pc.add(batch["a.b"], batch["`*"])})
+
+
+@rs.pandas
+def by_pandas(frame: Any) -> Any:
+    return frame.assign(**{"c.d": frame["a.b"] + frame["`*"]})
+
+
+def with_state(row: Any, state: Any) -> Any:
+    return by_row(row)
+
+
+@pytest.mark.parametrize("bolt", [by_row, by_arrow, by_pandas, with_state])
+def test_a_column_may_have_any_name(spark: SparkSession, run: Runner, bolt: Any) -> None:
+    """Dots, backticks and stars in a column's name are nothing but letters to a bolt, in what it gets and returns."""
+    numbers = spark.range(3).selectExpr("id", "struct(9 AS b) AS a", "id * 10 AS `a.b`", "1L AS ```*`")
+    frame = numbers.anchored("id")
+    schema = "id long, `c.d` long"
+    made = frame.stateful(bolt, key="a.b", schema=schema) if bolt is with_state else frame.bolt(bolt, schema)
+    ran = run(made)
+    again = made.bolt(lambda row: {"id": row["id"], "e.f": row["c.d"]}, "id long, `e.f` long")
+    assert sorted(tuple(row) for row in ran.rows.all) == [(0, 1), (1, 11), (2, 21)]
+    assert ran.counts("anchored", "acked") == (3, 3)
+    assert again.columns == ["id", "e.f"]
+
+
+def test_a_column_of_any_name_comes_through_several_bolts(spark: SparkSession, run: Runner) -> None:
+    """Rows with such names fail, are replayed and answered as others are."""
+
+    def once_failing(row: Any) -> Any:
+        if row["id"] == 1 and row.attempt == 1:
+            raise ValueError("at first")
+        return by_row(row)
+
+    frame = spark.range(3).selectExpr("id", "id * 10 AS `a.b`", "1L AS ```*`").anchored("id")
+    first = frame.bolt(once_failing, "id long, `c.d` long")
+    ran = run(first.bolt(lambda row: {"id": row["id"], "e`f": row["c.d"]}, "id long, `e``f` long"))
+    assert sorted(tuple(row) for row in ran.rows.all) == [(0, 1), (1, 11), (2, 21)]
+    assert ran.counts("anchored", "acked", "replayed") == (3, 3, 1)
