@@ -96,6 +96,7 @@ def arrow(function: Function) -> Function:
     The function returns as many rows as it got, in the same order, or a column `_parent` that holds
     for each row returned the position of the row it came from: absent means dropped, repeated means several
     children. An exception fails only the tuples it is about: the batch is halved until they are found.
+    An answer of the wrong shape, such as one without a declared column, fails all of the batch.
     """
     setattr(function, _KIND_ATTRIBUTE, "arrow")
     return function
@@ -106,6 +107,7 @@ def pandas(function: Function) -> Function:
 
     The index of the frame returned points at the parent row: absent means dropped, repeated means several
     children. An exception fails only the tuples it is about: the batch is halved until they are found.
+    An answer of the wrong shape, such as one without a declared column, fails all of the batch.
     """
     setattr(function, _KIND_ATTRIBUTE, "pandas")
     return function

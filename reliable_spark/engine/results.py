@@ -15,6 +15,10 @@ Parents = np.ndarray[Any, np.dtype[np.int64]]
 """For each returned row, the position of the row that it came from."""
 
 
+class ShapeError(ValueError):
+    """A batch function's answer as a whole is not what was asked for, so no row of it is more to blame than others."""
+
+
 @dataclass(frozen=True)
 class Declared:
     """A column as a bolt declared it.
@@ -119,10 +123,11 @@ def read_arrow(result: Any, row_count: int, output: Sequence[Declared]) -> tuple
     """The parents and columns of what an arrow bolt returned for that many rows.
 
     Raises:
-        TypeError, KeyError, ValueError, IndexError: it does not fit what was declared.
+        ShapeError: it is no answer about these rows.
+        TypeError: a value does not fit what was declared.
     """
     if not isinstance(result, pa.RecordBatch | pa.Table):
-        raise TypeError(f"an arrow bolt returns a RecordBatch or a Table, not {type(result).__name__}")
+        raise ShapeError(f"an arrow bolt returns a RecordBatch or a Table, not {type(result).__name__}")
     names = result.schema.names
     _require(output, names)
     if PARENT in names:
@@ -130,7 +135,7 @@ def read_arrow(result: Any, row_count: int, output: Sequence[Declared]) -> tuple
     elif result.num_rows == row_count:
         parents = np.arange(row_count, dtype=np.int64)
     else:
-        raise ValueError(
+        raise ShapeError(
             f"an arrow bolt that returns {result.num_rows} rows for {row_count} needs a column {PARENT!r} "
             "that says which row each one came from"
         )
@@ -141,10 +146,11 @@ def read_pandas(frame: Any, row_count: int, output: Sequence[Declared]) -> tuple
     """The parents and columns of what a pandas bolt returned for that many rows; its index names the parents.
 
     Raises:
-        TypeError, KeyError, IndexError: it does not fit what was declared.
+        ShapeError: it is no answer about these rows.
+        TypeError: a value does not fit what was declared.
     """
     if not hasattr(frame, "columns") or not hasattr(frame, "index"):
-        raise TypeError(f"a pandas bolt returns a DataFrame, not {type(frame).__name__}")
+        raise ShapeError(f"a pandas bolt returns a DataFrame, not {type(frame).__name__}")
     _require(output, list(frame.columns))
     parents = _checked_parents(frame.index.to_numpy(), row_count)
     columns = []
@@ -160,14 +166,14 @@ def read_pandas(frame: Any, row_count: int, output: Sequence[Declared]) -> tuple
 def _require(output: Sequence[Declared], names: list[str]) -> None:
     missing = [wanted.name for wanted in output if wanted.name not in names]
     if missing:
-        raise KeyError(f"the bolt returned no column {missing[0]!r}")
+        raise ShapeError(f"the bolt returned no column {missing[0]!r}")
 
 
 def _checked_parents(parents: Any, row_count: int) -> Parents:
     positions = np.asarray(parents)
     if positions.size and not np.issubdtype(positions.dtype, np.integer):
-        raise TypeError(f"the parents of a batch bolt's rows must be whole numbers, not {positions.dtype}")
+        raise ShapeError(f"the parents of a batch bolt's rows must be whole numbers, not {positions.dtype}")
     positions = positions.astype(np.int64)
     if positions.size and (positions.min() < 0 or positions.max() >= row_count):
-        raise IndexError(f"a batch bolt named a parent row outside 0..{row_count - 1}")
+        raise ShapeError(f"a batch bolt named a parent row outside 0..{row_count - 1}")
     return positions

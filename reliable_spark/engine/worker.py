@@ -24,7 +24,7 @@ from reliable_spark.engine.columns import (
     OVERFLOW,
 )
 from reliable_spark.engine.given import context_of, part_of, plain_rows, takes_context, tuple_rows
-from reliable_spark.engine.results import Declared, Parents, array_of, read_arrow, read_pandas
+from reliable_spark.engine.results import Declared, Parents, ShapeError, array_of, read_arrow, read_pandas
 
 ERROR_CHARACTERS_MAX: Final = 2_000
 TRACEBACK_CHARACTERS_MAX: Final = 4_000
@@ -174,6 +174,10 @@ class BoltTask:
         try:
             parents, columns = self._call_batch(rows, context)
             return Answers(parents + offset, columns)
+        except ShapeError as error:
+            # a part of the batch may fit by chance
+            said = type(error).__qualname__, str(error), "", self.bolt.is_retryable(error)
+            return self.without_children({offset + place: self.failure_of(*said) for place in range(rows.num_rows)})
         except (Exception, SystemExit) as error:
             if rows.num_rows == 1:
                 return self.without_children({offset: self._failure(error)})

@@ -257,6 +257,12 @@ def same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"word": values.cast(pa.string()), "n": values})
 
 
+def shares_of(batch: pa.RecordBatch) -> pa.Array:
+    """The positions of rows, as whole numbers where there are few."""
+    kind = pa.float64() if batch.num_rows > 2 else pa.int64()
+    return pa.array(range(batch.num_rows), pa.int64()).cast(kind)
+
+
 @rs.pandas
 def repeated(frame: Any) -> Any:
     if (frame["value"] == 13).any():
@@ -302,6 +308,38 @@ def test_a_wrong_batch_result_fails_its_rows(result: Any, said: str) -> None:
     """A batch function that returns something else fails the rows, with what was expected."""
     rows = rows_of(task_of(rs.arrow(result)), [1])
     assert said in failures_of(rows)[0]["error"]
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (rs.arrow(lambda batch: same(batch).slice(0, 2)), "returns 2 rows for 5 needs a column '_parent'"),
+        (
+            rs.arrow(lambda batch: same(batch).select(["word"] if batch.num_rows > 2 else ["word", "n"])),
+            "no column 'n'",
+        ),
+        (rs.arrow(lambda batch: same(batch).append_column("_parent", shares_of(batch))), "whole numbers, not float64"),
+        (rs.arrow(lambda batch: same(batch) if batch.num_rows < 3 else None), "returns a RecordBatch or a Table"),
+        (
+            rs.pandas(lambda frame: repeated(frame).rename(columns={"n": "m"} if len(frame) > 2 else {})),
+            "no column 'n'",
+        ),
+        (rs.pandas(lambda frame: repeated(frame).reset_index()), "outside 0..4"),
+    ],
+)
+def test_an_answer_of_the_wrong_shape_fails_all_rows_of_the_batch(result: Any, said: str) -> None:
+    """What is wrong with the whole answer is not cut down to where a part of the batch happens to fit."""
+    failures = failures_of(rows_of(task_of(result), [1, 2, 3, 4, 5]))
+    assert set(failures) == {0, 1, 2, 3, 4}
+    assert all(said in failure["error"] and failure["error_class"] == "ShapeError" for failure in failures.values())
+
+
+def test_a_wrong_shape_found_after_halving_fails_its_half() -> None:
+    """A row that raises is parted from the others first; then each part is answered for by itself."""
+    rows = rows_of(task_of(rs.arrow(lambda batch: same(batch).slice(0, 1))), [1, 13, 2, 3])
+    assert {place: failure["error_class"] for place, failure in failures_of(rows).items()} == {
+        **{1: "ValueError", 2: "ShapeError", 3: "ShapeError"}
+    }
 
 
 def test_parents_of_an_arrow_bolt_may_be_absent_and_repeated() -> None:
