@@ -10,7 +10,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from reliable_spark.bolts import BatchContext, Bolt, TupleRow
-from reliable_spark.engine.columns import ATTEMPT, MESSAGE_ID
+from reliable_spark.engine.columns import ATTEMPT, MESSAGE_ID, WORKING_PREFIX
+
+Function = Callable[..., Any]
+
+_UNREADABLE: Final = f"{WORKING_PREFIX}unreadable"
+"""The only column of a row that cannot be read; it holds the error."""
 
 _SUBSCRIPTS: Final = (("BINARY_SUBSCR", ""), ("BINARY_OP", "[]"))
 _READING_METHODS: Final = ("get", "items", "keys", "values")
@@ -25,17 +30,62 @@ def context_of(batch: pa.RecordBatch) -> BatchContext:
     return BatchContext(ids, attempts)
 
 
+def readable(rows: pa.RecordBatch, function: Function) -> tuple[list[dict[str, Any]], Function]:
+    """The rows as dicts, and the function to call with each.
+
+    Where a row holds what Python cannot represent, such as a timestamp after the year 9999, the function raises
+    for that row instead of being called.
+    """
+    try:
+        return plain_rows(rows), function
+    except Exception:
+        return [_row_or_error(rows.slice(position, 1)) for position in range(rows.num_rows)], _unless_unreadable(
+            function
+        )
+
+
 def plain_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as dicts, for a bolt that takes no context."""
+    """The rows as dicts: maps are dicts too, but lists of pairs in a column where a map's keys cannot be a dict's."""
+    kinds = rows.schema.types
     # asked for dicts, Arrow makes every value in Python: only where there is a map
-    has_map = any("map<" in str(kind) for kind in rows.schema.types)
-    values: list[dict[str, Any]] = rows.to_pylist(maps_as_pydicts="strict" if has_map else None)
+    has_map = any("map<" in str(kind) for kind in kinds)
+    if not any(_has_nested_keys(kind) for kind in kinds):
+        values: list[dict[str, Any]] = rows.to_pylist(maps_as_pydicts="strict" if has_map else None)
+        return values
+    columns = [
+        column.to_pylist(maps_as_pydicts=None if _has_nested_keys(column.type) else "strict") for column in rows.columns
+    ]
+    return [dict(zip(rows.schema.names, each, strict=True)) for each in zip(*columns, strict=True)]
+
+
+def _has_nested_keys(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return kind.key_type.num_fields > 0 or _has_nested_keys(kind.item_type)
+    return any(_has_nested_keys(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _row_or_error(row: pa.RecordBatch) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name in row.schema.names:
+        try:
+            values |= plain_rows(row.select([name]))[0]
+        except Exception as error:
+            return {_UNREADABLE: ValueError(f"column {name!r} holds what Python cannot represent: {error}")}
     return values
 
 
-def tuple_rows(rows: pa.RecordBatch, context: BatchContext) -> Iterator[TupleRow]:
-    """The rows as dicts, each of which knows its place."""
-    for position, values in enumerate(plain_rows(rows)):
+def _unless_unreadable(function: Function) -> Function:
+    def called(row: Any, *rest: Any) -> Any:
+        if _UNREADABLE in row:
+            raise row[_UNREADABLE]
+        return function(row, *rest)
+
+    return called
+
+
+def tuple_rows(rows: Sequence[dict[str, Any]], context: BatchContext) -> Iterator[TupleRow]:
+    """The rows, each of which knows its place."""
+    for position, values in enumerate(rows):
         row = TupleRow(values)
         row.context, row.position = context, position
         yield row

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from reliable_spark.bolts import HOLD, BatchContext, children_of
 from reliable_spark.engine.columns import CHANGE, CHILD_COUNT, CHILD_INDEX, HELD
-from reliable_spark.engine.given import tuple_rows
+from reliable_spark.engine.given import readable, tuple_rows
 from reliable_spark.engine.worker import Answers, BoltTask
 from reliable_spark.errors import StateError
 from reliable_spark.state.change_files import Change, ChangeFiles, changed_rows, newest, shard_name
@@ -134,12 +134,13 @@ class StatefulTask(BoltTask):
     def _execute(
         self, rows: pa.RecordBatch, context: BatchContext, failed: dict[int, Any]
     ) -> tuple[list[Any], list[int], dict[int, Any]]:
-        state, keys, call = self.state, self.keys, self._call()
+        state, keys = self.state, self.keys
+        values, call = readable(rows, self._call())
         assert state is not None
         children: list[Any] = []
         parents: list[int] = []
         raised: dict[int, Any] = {}
-        for position, row in enumerate(tuple_rows(rows, context)):
+        for position, row in enumerate(tuple_rows(values, context)):
             if position in failed:
                 continue
             mark = state.mark()

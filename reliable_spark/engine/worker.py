@@ -23,7 +23,7 @@ from reliable_spark.engine.columns import (
     LINEAGE,
     OVERFLOW,
 )
-from reliable_spark.engine.given import context_of, part_of, plain_rows, takes_context, tuple_rows
+from reliable_spark.engine.given import context_of, part_of, readable, takes_context, tuple_rows
 from reliable_spark.engine.results import Declared, Parents, ShapeError, array_of, read_arrow, read_pandas
 
 ERROR_CHARACTERS_MAX: Final = 2_000
@@ -108,10 +108,11 @@ class BoltTask:
         return self.lay_out(batch, answers)
 
     def _run_rows(self, rows: pa.RecordBatch, context: BatchContext) -> Answers:
-        function, failures = self.bolt.function, {}
+        values, function = readable(rows, self.bolt.function)
+        failures: dict[int, Failure] = {}
         children: list[Mapping[str, Any]] = []
         counts = np.ones(rows.num_rows, dtype=np.int64)
-        for position, row in enumerate(tuple_rows(rows, context) if self.takes_context else plain_rows(rows)):
+        for position, row in enumerate(tuple_rows(values, context) if self.takes_context else values):
             try:
                 result = function(row)
                 if type(result) is dict:

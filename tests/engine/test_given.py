@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from reliable_spark.bolts import Bolt, TupleRow, kind_of
-from reliable_spark.engine.given import context_of, only_takes_values, takes_context, tuple_rows
+from reliable_spark.engine.given import context_of, only_takes_values, plain_rows, takes_context, tuple_rows
 
 Row = dict[str, Any]
 
@@ -123,6 +123,8 @@ def test_rows_are_dicts_that_know_their_tree() -> None:
     counts = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64()))
     columns = {"first": pa.array([1, None]), "counts": counts}
     lineage = {"_attempt": pa.array([1, 2], pa.int32()), "_message_id": pa.array(["x", None])}
-    rows = list(tuple_rows(pa.RecordBatch.from_pydict(columns), context_of(pa.RecordBatch.from_pydict(lineage))))
+    rows = list(
+        tuple_rows(plain_rows(pa.RecordBatch.from_pydict(columns)), context_of(pa.RecordBatch.from_pydict(lineage)))
+    )
     assert rows == [{"first": 1, "counts": {"a": 1}}, {"first": None, "counts": None}]
     assert [(row.attempt, row.message_id) for row in rows] == [(1, "x"), (2, None)]

@@ -249,6 +249,46 @@ def test_too_much_text_about_failures_is_marked_as_overflow() -> None:
     assert failures[5] == {"bolt": "bolt", "error_class": OVERFLOW, "error": "", "traceback": "", "retry": True}
 
 
+PAIR = pa.struct([("x", pa.int64())])
+UNREADABLE = [
+    pytest.param(pa.array([0, 253402300800 * 10**6, 0], pa.timestamp("us", "UTC")), id="year-10000"),
+    pytest.param(pa.array([0, -(10**6), 0], pa.int32()).cast(pa.date32()), id="before-year-1"),
+    pytest.param(pa.array([[("k", 1)], [("k", 1), ("k", 2)], []], pa.map_(pa.string(), pa.int64())), id="key-twice"),
+]
+
+
+@pytest.mark.parametrize("values", UNREADABLE)
+@pytest.mark.parametrize("takes_context", [True, False])
+def test_a_row_that_python_cannot_represent_fails_alone(values: pa.Array, takes_context: bool) -> None:
+    """A value that has no form in Python fails its row, by the names of bolt and column; the others are run."""
+    seen = []
+
+    def look(row: Any) -> Any:
+        seen.append(row["value"])
+        return {"word": row.message_id if takes_context else "w", "n": len(row)}
+
+    batch = batch_of([1, 2, 3]).append_column("other", values)
+    rows = pa.Table.from_batches(task_of(look)(iter([batch]))).to_pylist()
+    failure = failures_of(rows)[1]
+    assert (failure["bolt"], failure["error_class"]) == ("bolt", "ValueError")
+    assert failure["error"].startswith("column 'other' holds what Python cannot represent: ")
+    assert (seen, [row["n"] for row in rows if row[CHILD_COUNT]]) == ([1, 3], [2, 2])
+
+
+def test_a_map_whose_keys_cannot_be_those_of_a_dict_is_a_list_of_pairs() -> None:
+    """So are the maps beside it in the same column, but not those of other columns."""
+    seen: list[Any] = []
+
+    def look(row: Any) -> Any:
+        seen.append((row["odd"], row["even"]))
+
+    odd = pa.array([[({"x": 1}, 2)], None], pa.map_(PAIR, pa.int64()))
+    even = pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64()))
+    batch = batch_of([1, 2]).append_column("odd", odd).append_column("even", even)
+    assert not failures_of(pa.Table.from_batches(task_of(look)(iter([batch]))).to_pylist())
+    assert seen == [([({"x": 1}, 2)], {"k": 1}), (None, {})]
+
+
 @rs.arrow
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:
     values = batch["value"]

@@ -73,3 +73,17 @@ def test_a_column_of_any_name_comes_through_several_bolts(spark: SparkSession, r
     ran = run(first.bolt(lambda row: {"id": row["id"], "e`f": row["c.d"]}, "id long, `e``f` long"))
     assert sorted(tuple(row) for row in ran.rows.all) == [(0, 1), (1, 11), (2, 21)]
     assert ran.counts("anchored", "acked", "replayed") == (3, 3, 1)
+
+
+@pytest.mark.parametrize("bolt", [lambda row: {"id": row["id"]}, lambda row, state: {"id": row["id"]}])
+def test_a_value_that_python_cannot_represent_fails_its_row(spark: SparkSession, run: Runner, bolt: Any) -> None:
+    """A timestamp that Spark knows and Python does not is about its row."""
+    times = spark.range(4).selectExpr("id", "timestamp_seconds(id * 126701150400) AS at", "map(struct(id), id) AS m")
+    frame = times.anchored("id")
+    is_plain = bolt.__code__.co_argcount == 1
+    ran = run(
+        frame.bolt(bolt, "id long") if is_plain else frame.stateful(bolt, key="id", schema="id long"), max_attempts=1
+    )
+    assert ran.counts("anchored", "acked", "dead") == (4, 2, 2)
+    assert set(ran.dead) == {"2", "3"}
+    assert all("column 'at' holds what Python cannot represent" in error for error in ran.dead.values())
