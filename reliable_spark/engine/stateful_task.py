@@ -17,7 +17,7 @@ import pyarrow as pa
 from reliable_spark.bolts import HOLD, BatchContext, children_of
 from reliable_spark.engine.columns import CHANGE, CHILD_COUNT, CHILD_INDEX, HELD
 from reliable_spark.engine.given import readable, tuple_rows
-from reliable_spark.engine.worker import Answers, BoltTask
+from reliable_spark.engine.worker import OF_THE_TASK, Answers, BoltTask
 from reliable_spark.errors import StateError
 from reliable_spark.state.change_files import Change, ChangeFiles, changed_rows, newest, shard_name
 from reliable_spark.state.change_table import Snapshot
@@ -157,9 +157,9 @@ class StatefulTask(BoltTask):
                     parents += [position] * len(made)
                     continue
                 raised[position] = self.failure_of(HELD, "held: neither acked nor failed", "", True)
-            except StateError:
+            except (StateError, *OF_THE_TASK):
                 raise
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 raised[position] = self._failure(error)
             state.undo(mark)
         return children, parents, raised

@@ -29,6 +29,9 @@ from reliable_spark.engine.results import Declared, Parents, ShapeError, array_o
 ERROR_CHARACTERS_MAX: Final = 2_000
 TRACEBACK_CHARACTERS_MAX: Final = 4_000
 
+OF_THE_TASK: Final = (KeyboardInterrupt, GeneratorExit)
+"""What ends the task. All else that a bolt raises is about a row, as `SystemExit` and `asyncio.CancelledError` are."""
+
 FAILURE_ARROW: Final = pa.struct(
     [
         ("bolt", pa.string()),
@@ -124,7 +127,9 @@ class BoltTask:
                     failures[position] = self.failure_of(HELD, "held: neither acked nor failed", "", True)
                     continue
                 made = children_of(result)
-            except (Exception, SystemExit) as error:
+            except OF_THE_TASK:
+                raise
+            except BaseException as error:
                 counts[position] = 0
                 failures[position] = self._failure(error)
                 continue
@@ -140,7 +145,9 @@ class BoltTask:
     ) -> Answers:
         try:
             return Answers(parents, self._columns(children), failures)
-        except (Exception, SystemExit):
+        except OF_THE_TASK:
+            raise
+        except BaseException:
             return self._build_row_by_row(children, parents, failures)
 
     def _build_row_by_row(
@@ -154,7 +161,9 @@ class BoltTask:
             if parent not in failures:
                 try:
                     self._columns([child])
-                except (Exception, SystemExit) as error:
+                except OF_THE_TASK:
+                    raise
+                except BaseException as error:
                     failures[parent] = self._failure(error)
         good = [index for index, parent in enumerate(parents.tolist()) if parent not in failures]
         return Answers(parents[good], self._columns([children[index] for index in good]), failures)
@@ -179,7 +188,9 @@ class BoltTask:
             # a part of the batch may fit by chance
             said = type(error).__qualname__, str(error), "", self.bolt.is_retryable(error)
             return self.without_children({offset + place: self.failure_of(*said) for place in range(rows.num_rows)})
-        except (Exception, SystemExit) as error:
+        except OF_THE_TASK:
+            raise
+        except BaseException as error:
             if rows.num_rows == 1:
                 return self.without_children({offset: self._failure(error)})
         half = rows.num_rows // 2

@@ -326,7 +326,7 @@ def test_a_row_that_kills_counts_against_the_limit_too() -> None:
 def test_what_the_task_itself_raises_is_raised_with_its_text() -> None:
     """An exception that is about no row is no failure of a row: it comes out of the worker as it would have."""
 
-    class Stop(BaseException):
+    class Stop(KeyboardInterrupt):
         pass
 
     def bolt(row: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pyarrow as pa
@@ -236,6 +237,43 @@ def test_hostile_errors_are_bounded_and_readable() -> None:
     assert failures[1]["error"] == "\\ud800\\x00"
     assert "no text" in failures[2]["error"]
     assert failures[4]["error_class"] == "SystemExit"
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError("late"), SystemExit(3), BaseException("late")])
+def test_whatever_a_bolt_raises_is_about_its_row(error: BaseException) -> None:
+    """Exceptions that are no `Exception` fail their row like others: of row bolts, of values, of batch bolts."""
+
+    class Lazy(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            raise error
+
+    def by_row(row: Any) -> Any:
+        if row["value"] == 1:
+            raise error
+        return Lazy() if row["value"] == 2 else {"word": "w", "n": 1}
+
+    def by_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if {1, 2}.intersection(batch["value"].to_pylist()):
+            raise error
+        return same(batch)
+
+    for function in (by_row, rs.arrow(by_batch)):
+        failures = failures_of(rows_of(task_of(function), [0, 1, 2, 3]))
+        assert {place: failure["error_class"] for place, failure in failures.items()} == dict.fromkeys(
+            (1, 2), type(error).__name__
+        )
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("mark", [lambda function: function, rs.arrow])
+def test_what_ends_the_task_is_about_no_row(error: type[BaseException], mark: Any) -> None:
+    """An interrupt goes through, whatever kind of bolt it meets."""
+
+    def interrupted(rows: Any) -> Any:
+        raise error
+
+    with pytest.raises(error):
+        rows_of(task_of(mark(interrupted)), [1, 2])
 
 
 def test_too_much_text_about_failures_is_marked_as_overflow() -> None:
