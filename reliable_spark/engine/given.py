@@ -91,6 +91,20 @@ def tuple_rows(rows: Sequence[dict[str, Any]], context: BatchContext) -> Iterato
         yield row
 
 
+def pandas_frame(rows: pa.RecordBatch) -> Any:
+    """The rows as a pandas frame, with 64-bit integers as they are.
+
+    Pandas makes floats of integers among nulls, and those above 2^53 would be others then: `Int64` keeps them.
+    """
+    import pandas as pd
+
+    frame = rows.to_pandas()
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if column.null_count and pa.types.is_int64(column.type):
+            frame[name] = column.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    return frame
+
+
 def part_of(context: BatchContext, start: int, length: int | None) -> BatchContext:
     """What may be known about some of the rows."""
     return BatchContext(context.message_ids.slice(start, length), context.attempts.slice(start, length))

@@ -23,7 +23,7 @@ from reliable_spark.engine.columns import (
     LINEAGE,
     OVERFLOW,
 )
-from reliable_spark.engine.given import context_of, part_of, readable, takes_context, tuple_rows
+from reliable_spark.engine.given import context_of, pandas_frame, part_of, readable, takes_context, tuple_rows
 from reliable_spark.engine.results import Declared, Parents, ShapeError, array_of, read_arrow, read_pandas
 
 ERROR_CHARACTERS_MAX: Final = 2_000
@@ -204,7 +204,7 @@ class BoltTask:
         if self.bolt.kind == "arrow":
             result = self.bolt.function(rows, *arguments)
             return read_arrow(result, rows.num_rows, self.declared)
-        frame = self.bolt.function(rows.to_pandas(), *arguments)
+        frame = self.bolt.function(pandas_frame(rows), *arguments)
         return read_pandas(frame, rows.num_rows, self.declared)
 
     def without_children(self, failures: dict[int, Failure]) -> Answers:

@@ -371,6 +371,20 @@ def test_the_index_of_a_pandas_bolt_points_at_the_parent(values: list[int]) -> N
             assert [row["n"] for row in own] == [value or None] * max(value, 1)
 
 
+@pytest.mark.parametrize(("values", "dtype"), [([2**60 + 1, None, -1], "Int64"), ([2**60 + 1, 2, -1], "int64")])
+def test_a_pandas_bolt_gets_every_digit(values: list[int | None], dtype: str) -> None:
+    """An integer among nulls is no float, whose neighbours it could not be told from."""
+
+    @rs.pandas
+    def look(frame: Any) -> Any:
+        assert frame["value"].dtype == dtype
+        return frame.assign(word="w", n=frame["value"] + 1)
+
+    rows = rows_of(task_of(look), values)
+    assert [row["n"] for row in rows] == [None if value is None else value + 1 for value in values]
+    assert not failures_of(rows)
+
+
 @pytest.mark.parametrize(
     ("result", "said"),
     [
