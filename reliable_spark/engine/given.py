@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, Final
@@ -115,9 +116,19 @@ def takes_context(bolt: Bolt) -> bool:
     function = bolt.function
     if bolt.kind == "row":
         return not only_takes_values(function)
-    code = getattr(function, "__code__", None)
-    required = code.co_argcount - len(getattr(function, "__defaults__", None) or ()) if code else 1
-    return required - (1 if hasattr(function, "__self__") else 0) >= 2
+    return _required_count(function) >= 2
+
+
+def _required_count(function: Callable[..., Any]) -> int:
+    """How many arguments a function cannot do without; a decorator that hands on all asks for what it decorates."""
+    try:
+        own = inspect.signature(function, follow_wrapped=False).parameters.values()
+        hands_on = any(each.kind is each.VAR_POSITIONAL for each in own)
+        parameters = inspect.signature(function).parameters.values() if hands_on else own
+    except (TypeError, ValueError):  # some builtins do not tell
+        return 1
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return sum(each.default is each.empty for each in positional)
 
 
 def only_takes_values(function: Callable[..., Any]) -> bool:

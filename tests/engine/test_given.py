@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from typing import Any
 
 import pyarrow as pa
@@ -128,3 +129,64 @@ def test_rows_are_dicts_that_know_their_tree() -> None:
     )
     assert rows == [{"first": 1, "counts": {"a": 1}}, {"first": None, "counts": None}]
     assert [(row.attempt, row.message_id) for row in rows] == [(1, "x"), (2, None)]
+
+
+def with_context(batch: Any, context: Any) -> Any:
+    """A batch bolt that asks."""
+
+
+def without_context(batch: Any, unit: str = "m") -> Any:
+    """A batch bolt whose second parameter is its own."""
+
+
+class OfBatches:
+    """Batch bolts that are no functions."""
+
+    def __call__(self, batch: Any, context: Any) -> Any:
+        """Ask."""
+
+    def alone(self, batch: Any) -> Any:
+        """Do not ask."""
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Hand on all that comes."""
+
+    @wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named)
+
+    return called
+
+
+def completed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the second argument oneself."""
+
+    @wraps(function)
+    def called(batch: Any) -> Any:
+        return function(batch, None)
+
+    return called
+
+
+@pytest.mark.parametrize(
+    ("function", "is_asking"),
+    [
+        (with_context, True),
+        (OfBatches(), True),
+        (OfBatches().__call__, True),
+        (decorated(with_context), True),
+        (decorated(OfBatches().__call__), True),
+        (partial(with_context), True),
+        (without_context, False),
+        (OfBatches().alone, False),
+        (decorated(without_context), False),
+        (completed(with_context), False),
+        (partial(with_context, context=None), False),
+        (print, False),
+        (max, False),
+    ],
+)
+def test_a_batch_bolt_asks_by_a_second_parameter(function: Callable[..., Any], is_asking: bool) -> None:
+    """Whatever can be called says so by its signature; a parameter with a default is not for the context."""
+    assert takes_context(Bolt("bolt", function, "arrow")) is is_asking
