@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, time
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -102,10 +105,34 @@ def array_of(values: list[Any], output: Declared) -> pa.Array:
         TypeError: a value does not fit the declared column.
     """
     try:
-        array = pa.array(values, type=output.type)
+        array = _exact(values, output.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise output.misfit(error) from None
     return output.checked(array)
+
+
+def _exact(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """The values as Arrow has them; told a type, it would cut off the fractions of numbers, and the times of dates."""
+    is_integer = pa.types.is_integer(kind)
+    if not is_integer and not pa.types.is_date(kind):
+        return pa.array(values, type=kind)
+    if is_integer:
+        # finding the type costs little more than being told, and less than looking at the values in Python
+        with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
+            found = pa.array(values)
+            if pa.types.is_integer(found.type):
+                return found.cast(kind)
+    array = pa.array(values, type=kind)
+    for value, kept in zip(values, array.to_pylist(), strict=True):
+        if _is_cut(value, kept):
+            raise ValueError(f"{value!r} would be cut to {kept}")
+    return array
+
+
+def _is_cut(value: Any, kept: Any) -> bool:
+    if isinstance(value, datetime):
+        return value.time() != time()
+    return bool(value != kept) and isinstance(value, Number) and isinstance(kept, int)
 
 
 def _fit(array: Any, output: Declared) -> pa.Array:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -133,6 +136,41 @@ def test_a_wrong_result_fails_the_row_and_says_what_was_expected(returned: Any, 
     rows = rows_of(task_of(lambda row: returned if row["value"] == 2 else {"word": "w", "n": 1}), [1, 2, 3])
     assert said in failures_of(rows)[1]["error"]
     assert [row["word"] for row in rows if row[CHILD_COUNT]] == ["w", "w"]
+
+
+MORNING = datetime(2026, 1, 2, 5, 30)
+CUT = [
+    pytest.param(pa.int64(), 0.7, "0.7 would be cut to 0", id="float"),
+    pytest.param(pa.int8(), Decimal("1.5"), "Decimal('1.5') would be cut to 1", id="decimal"),
+    pytest.param(pa.int64(), np.float32(-1.5), "would be cut to -1", id="numpy"),
+    pytest.param(pa.date32(), MORNING, "would be cut to 2026-01-02", id="time-of-day"),
+    pytest.param(pa.int8(), 300, "column 'n' is declared as int8", id="out-of-range"),
+    pytest.param(pa.int64(), True, "column 'n' is declared as int64", id="boolean"),
+]
+WHOLE = [
+    pytest.param(pa.int64(), [2.0, None, 2**60 + 1, np.int32(7)], [2, None, 2**60 + 1, 7], id="integers"),
+    pytest.param(pa.int32(), [Decimal(3), np.float64(4)], [3, 4], id="numbers"),
+    pytest.param(pa.int32(), [None, None], [None, None], id="nulls"),
+    pytest.param(pa.date32(), [MORNING.date(), datetime(2026, 1, 2), None], [MORNING.date()] * 2 + [None], id="dates"),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "said"), CUT)
+def test_a_value_that_would_be_cut_fails_its_row(kind: pa.DataType, value: Any, said: str) -> None:
+    """No fraction and no time of day is dropped without a word; the good rows go on."""
+    good = MORNING.date() if pa.types.is_date(kind) else 1
+    function = task_of(lambda row: {"n": value if row["value"] == 2 else good}, pa.schema([("n", kind)]))
+    rows = rows_of(function, [1, 2, 3])
+    assert {place: said in failure["error"] for place, failure in failures_of(rows).items()} == {1: True}
+    assert [row["n"] for row in rows if row[CHILD_COUNT]] == [good, good]
+
+
+@pytest.mark.parametrize(("kind", "values", "kept"), WHOLE)
+def test_a_value_that_loses_nothing_is_taken(kind: pa.DataType, values: list[Any], kept: list[Any]) -> None:
+    """An integral float is an integer, and midnight a date."""
+    rows = rows_of(task_of(lambda row: {"n": values[row["value"]]}, pa.schema([("n", kind)])), [*range(len(values))])
+    assert not failures_of(rows)
+    assert [row["n"] for row in rows] == kept
 
 
 def test_null_in_a_column_declared_not_null_fails_the_row() -> None:
