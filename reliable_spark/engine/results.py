@@ -19,7 +19,7 @@ Parents = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class ShapeError(ValueError):
-    """A batch function's answer as a whole is not what was asked for, so no row of it is more to blame than others."""
+    """A batch function's answer names the wrong parents: of a part of the batch they might be right by chance."""
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,11 @@ def read_arrow(result: Any, row_count: int, output: Sequence[Declared]) -> tuple
     """The parents and columns of what an arrow bolt returned for that many rows.
 
     Raises:
-        ShapeError: it is no answer about these rows.
-        TypeError: a value does not fit what was declared.
+        ShapeError: it says of rows that there are none of, or does not say of which.
+        TypeError, KeyError: it does not fit what was declared.
     """
     if not isinstance(result, pa.RecordBatch | pa.Table):
-        raise ShapeError(f"an arrow bolt returns a RecordBatch or a Table, not {type(result).__name__}")
+        raise TypeError(f"an arrow bolt returns a RecordBatch or a Table, not {type(result).__name__}")
     names = result.schema.names
     _require(output, names)
     if PARENT in names:
@@ -173,11 +173,11 @@ def read_pandas(frame: Any, row_count: int, output: Sequence[Declared]) -> tuple
     """The parents and columns of what a pandas bolt returned for that many rows; its index names the parents.
 
     Raises:
-        ShapeError: it is no answer about these rows.
-        TypeError: a value does not fit what was declared.
+        ShapeError: it says of rows that there are none of, or does not say of which.
+        TypeError, KeyError: it does not fit what was declared.
     """
     if not hasattr(frame, "columns") or not hasattr(frame, "index"):
-        raise ShapeError(f"a pandas bolt returns a DataFrame, not {type(frame).__name__}")
+        raise TypeError(f"a pandas bolt returns a DataFrame, not {type(frame).__name__}")
     _require(output, list(frame.columns))
     parents = _checked_parents(frame.index.to_numpy(), row_count)
     columns = []
@@ -193,13 +193,13 @@ def read_pandas(frame: Any, row_count: int, output: Sequence[Declared]) -> tuple
 def _require(output: Sequence[Declared], names: list[str]) -> None:
     missing = [wanted.name for wanted in output if wanted.name not in names]
     if missing:
-        raise ShapeError(f"the bolt returned no column {missing[0]!r}")
+        raise KeyError(f"the bolt returned no column {missing[0]!r}")
 
 
 def _checked_parents(parents: Any, row_count: int) -> Parents:
     positions = np.asarray(parents)
     if positions.size and not np.issubdtype(positions.dtype, np.integer):
-        raise ShapeError(f"the parents of a batch bolt's rows must be whole numbers, not {positions.dtype}")
+        raise TypeError(f"the parents of a batch bolt's rows must be whole numbers, not {positions.dtype}")
     positions = positions.astype(np.int64)
     if positions.size and (positions.min() < 0 or positions.max() >= row_count):
         raise ShapeError(f"a batch bolt named a parent row outside 0..{row_count - 1}")

@@ -185,7 +185,7 @@ class BoltTask:
             parents, columns = self._call_batch(rows, context)
             return Answers(parents + offset, columns)
         except ShapeError as error:
-            # a part of the batch may fit by chance
+            # not halved: its parts would only seem to be right
             said = type(error).__qualname__, str(error), "", self.bolt.is_retryable(error)
             return self.without_children({offset + place: self.failure_of(*said) for place in range(rows.num_rows)})
         except OF_THE_TASK:
