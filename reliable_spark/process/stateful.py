@@ -12,6 +12,7 @@ from reliable_spark.topology.builder import Topology
 from reliable_spark.topology.checkpoint_spout import INTERVAL_KEY, PROVIDER_KEY
 from reliable_spark.topology.checkpointed import StatefulBoltExecutor
 from reliable_spark.topology.resharding import Sharding, reshard
+from reliable_spark.topology.stateful import shard_rule
 from reliable_spark.topology.stateful_windowed_executor import StatefulWindowedBoltExecutor
 
 _UNDIVIDED = (
@@ -51,7 +52,8 @@ def fit_states(world: World, topology: Topology, keys: dict[str, Any]) -> None:
     bolts: dict[str, Sharding] = {}
     for name, each in topology.components.items():
         if isinstance(each, StatefulBoltExecutor):
-            bolts[name] = sharding = Sharding(len(world.tasks[name]), each.bolt.shard_of)
+            rule = shard_rule(each.bolt, topology.graph.components[name])
+            bolts[name] = sharding = Sharding(len(world.tasks[name]), rule)
             if isinstance(each.bolt, StatefulWindowedBoltExecutor):
                 bolts[WINDOWS + name] = sharding._replace(refusal=_UNDIVIDED.format(name))
     if bolts:

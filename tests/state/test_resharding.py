@@ -50,6 +50,33 @@ def test_counts_go_on_with_any_number_of_tasks(values: set[Any], tasks: list[int
         assert dict(pairs) == dict.fromkeys(values, run)
 
 
+class Pair(Count):
+    """Counts pairs of values."""
+
+    def execute(self, input: Any) -> None:
+        pair = (input[0], input[1])
+        self.counts.put(pair, self.counts.get(pair, 0) + 1)
+        self.collector.ack(input)
+
+
+@pytest.mark.parametrize("fields", [["value"], ["value", "other"]])
+def test_a_tuple_is_one_value_of_one_field_and_several_of_several(fields: list[str]) -> None:
+    """Each key goes on where the grouping sends it, though a value of its one field is a tuple."""
+    provider, keys = MemoryStateProvider(), [("x", number) for number in range(12)]
+    for count in (1, 3, 2):
+        builder = TopologyBuilder()
+        builder.set_spout("s", FeedSpout(fields))
+        bolt = Count() if len(fields) == 1 else Pair()
+        builder.set_bolt("count", bolt, count).fields_grouping("s", fields)
+        topology = running(builder, provider)
+        for key in keys:
+            topology.feed("s", [key] if len(fields) == 1 else list(key), message_id=key)
+        topology.settle()
+        topology.advance(1)
+    pairs = [pair for task in range(2) for pair in topology.state("count", task)]
+    assert sorted(pairs) == [(key, 3) for key in keys]
+
+
 class Crash(BaseException):
     """The process is gone."""
 
