@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from importlib import import_module
 from math import isfinite
 from typing import Any, Protocol
@@ -31,6 +31,8 @@ class Serializer(Protocol):
 
 
 _TAG = "$"
+_INT_DIGITS_MAX = 4300
+"""Python makes no text of a longer int, so none could be a key."""
 _WRITERS: dict[type, Callable[[Any], Any]] = {
     tuple: lambda value: [_plain(each) for each in value],
     set: lambda value: sorted((_plain(each) for each in value), key=_text),
@@ -130,12 +132,36 @@ def named(path: str) -> Any:
 
 
 def canonical_key(key: Any) -> Any:
-    """The one form of all keys that Python calls equal: 1 for 1, 1.0, True and Decimal("1.00")."""
-    if isinstance(key, tuple):
-        return tuple(canonical_key(each) for each in key)
-    if isinstance(key, bool | float | Decimal) and isfinite(key) and key == key // 1:
+    """The one form of all keys that Python calls equal: 1 for 1, 1.0, True and Decimal("1.00"), UTC for times."""
+    kind = type(key)
+    if kind is str or kind is int:
+        return key
+    if isinstance(key, tuple | frozenset):
+        parts = map(canonical_key, key)
+        return tuple(parts) if isinstance(key, tuple) else frozenset(parts)
+    if isinstance(key, bool | float):
+        return int(key) if isfinite(key) and key == key // 1 else key
+    if isinstance(key, Decimal):
+        return _canonical_decimal(key)
+    return _in_utc(key) if isinstance(key, datetime) else key
+
+
+def _canonical_decimal(key: Decimal) -> Any:
+    """A whole number or a float that is equal, else without zeros at its end; whatever the context's precision is."""
+    if key.is_nan():
+        return key  # equal to nothing; a signaling one may not even be compared
+    if key.is_finite() and key.adjusted() < _INT_DIGITS_MAX and key == key.to_integral_value():
         return int(key)
-    return float(key) if isinstance(key, Decimal) and Decimal(float(key)) == key else key
+    if Decimal.from_float(float(key)) == key:
+        return float(key)
+    return key.normalize(Context(len(key.as_tuple().digits), Emin=MIN_EMIN, Emax=MAX_EMAX))
+
+
+def _in_utc(key: datetime) -> datetime:
+    try:
+        return key if key.tzinfo is None else key.astimezone(timezone.utc)
+    except OverflowError:
+        return key  # an instant before year 1 or after 9999 in UTC
 
 
 def _text(plain: Any) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from reliable_spark import UsageError
+from reliable_spark.core.groupings import key_hash
 from reliable_spark.errors import StateError
-from reliable_spark.state import KeyValueState
+from reliable_spark.state import KeyValueState, MemoryStateProvider
 from reliable_spark.state.layers import newest
 from tests.contracts.conftest import FailingStore, Reopen
 
@@ -250,6 +251,42 @@ def test_equal_keys_are_one(reopen: Reopen) -> None:
     state.put((1.0, "a"), "pair")
     assert dict(state) == {1: 3, (1, "a"): "pair"}
     assert state.get(0.5) is None
+
+
+EQUAL: list[list[Any]] = [
+    [Decimal("1E30"), 10**30, Decimal("1.0E30")],
+    [Decimal(10**38 - 1), 10**38 - 1],
+    [Decimal("1E400"), 10**400],
+    [Decimal("1.50"), 1.5, Decimal("1.5")],
+    [Decimal("0.1"), Decimal("0.100")],
+    [Decimal("1." + "1" * 36 + "0"), Decimal("1." + "1" * 36)],
+    [Decimal("-0.0"), 0, -0.0, False],
+    [Decimal("Infinity"), float("inf")],
+    [frozenset({1}), frozenset({1.0}), frozenset({True})],
+    [(frozenset({Decimal("2.00")}), 1.0), (frozenset({2}), 1)],
+    [datetime(2026, 1, 1, 12, tzinfo=timezone.utc), datetime(2026, 1, 1, 14, tzinfo=timezone(timedelta(hours=2)))],
+]
+
+
+@pytest.mark.parametrize("equal", EQUAL)
+def test_equal_keys_are_one_in_every_state(equal: list[Any]) -> None:
+    """Long decimals, sets and instants too: one entry, as the grouping has one task for them."""
+    assert len(dict.fromkeys(equal)) == 1
+    state: Any = MemoryStateProvider().state("b-0")
+    for number, key in enumerate(equal):
+        state.put(key, number)
+        assert state.get(equal[0]) == number
+    assert dict(state) == {equal[0]: len(equal) - 1}
+    assert len({key_hash([key]) for key in equal}) == 1
+
+
+def test_keys_that_are_equal_to_no_other_can_be_stored() -> None:
+    """NaN of either kind, a number too long for an int, and an instant that UTC has no date for."""
+    early = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2)))
+    state: Any = MemoryStateProvider().state("b-0")
+    for key in (*map(Decimal, ("NaN", "sNaN", "1E999999", "1E-999999")), early, early.replace(tzinfo=None)):
+        state.put(key, str(key))
+        assert state.get(key) == str(key)
 
 
 def test_a_value_that_is_changed_after_put_changes_no_state(reopen: Reopen) -> None:
