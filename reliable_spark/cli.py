@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -71,7 +73,7 @@ def audit(
     try:
         counts = count(ledger)
     except ReliableSparkError as error:
-        raise _failed(error) from error
+        raise _failed(error, ledger) from error
     if as_json:
         shown = {name: getattr(counts, name) for name in _INVARIANT}
         typer.echo(json.dumps(shown | {"balanced": counts.balanced}))
@@ -98,7 +100,7 @@ def accept_restore(
     try:
         version = accept(ledger, SystemClock().now())
     except ReliableSparkError as error:
-        raise _failed(error) from error
+        raise _failed(error, ledger) from error
     typer.echo(f"accepted: the sink as it is in version {version}")
 
 
@@ -121,7 +123,18 @@ def _show(ledger: str, counts: Counts) -> None:
         console.print("DOES NOT BALANCE: anchored is not acked + dead + pending", style="bold red")
 
 
-def _failed(error: ReliableSparkError) -> typer.Exit:
-    """Say what went wrong on standard error, and give the exit that says it could not be done."""
-    typer.echo(f"reliable-spark: {error}", err=True)
+def _failed(error: ReliableSparkError, uri: str = "") -> typer.Exit:
+    """Say what went wrong in one line on standard error, and give the exit that says it could not be done."""
+    # object stores answer in several lines with colours
+    line = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
+    typer.echo(f"reliable-spark: {_without_secrets(line, uri)}", err=True)
     return typer.Exit(FAILED)
+
+
+def _without_secrets(line: str, uri: str) -> str:
+    """A line without what a URI may give away: its query, where signatures stand, and its password."""
+    parts = urlsplit(uri)
+    secrets = [parts.query, *parts.query.split("&"), parts.password] if parts.scheme else []
+    for secret in filter(None, secrets):
+        line = line.replace(secret, "...")
+    return line

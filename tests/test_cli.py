@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from reliable_spark import jars
@@ -79,3 +80,21 @@ def test_help_is_given(command: list[str]) -> None:
 def test_a_missing_ledger_is_an_error_not_an_empty_one(tmp_path: Path) -> None:
     """The real audit of a directory without a ledger exits 2."""
     assert runner.invoke(app, ["audit", str(tmp_path / "none")]).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["audit", "accept-restore"])
+def test_a_store_that_cannot_be_reached_is_one_line_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """What the store says is there in one line, and exit 2; what signs the URI is not."""
+
+    def unreachable(uri: str) -> bool:
+        raise OSError(f"Generic S3 error\n  \x1b[31m↳\x1b[0m no answer from {uri}\n  ↳ sig=hidden is wrong")
+
+    monkeypatch.setattr(DeltaTable, "is_deltatable", unreachable)
+    result = runner.invoke(app, [command, "s3://me:word@bucket/x?sig=hidden&se=2026"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("reliable-spark: cannot read the ledger table s3://me:...@bucket/x")
+    assert "no answer from s3://" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not any(each in result.stderr for each in ("hidden", "se=2026", "word", "\x1b"))

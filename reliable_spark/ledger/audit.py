@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from deltalake import DeltaTable
-
 from reliable_spark.errors import LedgerError
 from reliable_spark.ledger.counts import COUNTED, Counts, count
 from reliable_spark.ledger.ledger import check_version
-from reliable_spark.ledger.tables import LedgerTable, table_uri
+from reliable_spark.ledger.tables import DeltaTables, LedgerTable, table_uri
 
 
 def audit(path: str) -> Counts:
@@ -20,9 +18,9 @@ def audit(path: str) -> Counts:
         path: the ledger's directory or URI.
 
     Raises:
-        LedgerError: there is no ledger, or a newer version of the library wrote it.
+        LedgerError: there is no ledger, it cannot be read, or a newer version of the library wrote it.
     """
-    if not DeltaTable.is_deltatable(table_uri(path, "batches")):
+    if not DeltaTables(path).exists("batches"):
         raise LedgerError(f"there is no ledger at {path}")
     batches = LedgerTable(table_uri(path, "batches"))
     check_version(batches)
