@@ -125,7 +125,22 @@ def message_id_text(message_id: Sequence[str], schema: T.StructType) -> str:
 
     Null when every column is null: such a row cannot be told from others and is dead at once.
     """
-    texts = [_text(name, schema) for name in message_id]
+    return _joined([_text(name, schema) for name in message_id])
+
+
+def key_text(key: Sequence[str], schema: T.StructType) -> str:
+    """The key of a state as text: like a message id, but with one zero for both, as `groupBy` has it."""
+    return _joined([_key_part(name, schema) for name in key])
+
+
+def _key_part(name: str, schema: T.StructType) -> str:
+    kind, column_ = schema[name].dataType, quoted(name)
+    if isinstance(kind, T.FloatType | T.DoubleType):
+        return f"CAST(if({column_} = 0, CAST(0 AS {kind.simpleString()}), {column_}) AS STRING)"
+    return _text(name, schema)
+
+
+def _joined(texts: Sequence[str]) -> str:
     if len(texts) == 1:
         return texts[0]
     listed = ", ".join(texts)

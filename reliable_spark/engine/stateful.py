@@ -18,7 +18,7 @@ from reliable_spark.bolts import Bolt
 from reliable_spark.engine.bolt_run import ANSWER, answer_schema
 from reliable_spark.engine.columns import CHANGE, CHILD_COUNT, CHILD_INDEX, FAILURE
 from reliable_spark.engine.exits import Leaving
-from reliable_spark.engine.lineage import column, message_id_text, with_share
+from reliable_spark.engine.lineage import column, key_text, with_share
 from reliable_spark.engine.mapped import map_in_arrow
 from reliable_spark.engine.operators import Context
 from reliable_spark.engine.stateful_task import KEY, SHARD, StatefulTask
@@ -33,12 +33,14 @@ class Stateful:
         key: the columns that the state is kept by.
         schema: the columns that the bolt returns.
         order: the columns in whose order the rows of a batch come to the bolt.
+        kept_by: the key's columns with their types, to be kept with the state.
     """
 
     bolt: Bolt
     key: tuple[str, ...]
     schema: T.StructType
     order: tuple[str, ...] = ()
+    kept_by: str = ""
 
     @property
     def name(self) -> str:
@@ -49,7 +51,7 @@ class Stateful:
         """Shuffle by shard and map the bolt; let go of the rows that it dropped, that failed, that tell of changes."""
         frame = inputs[0]
         version = context.state_version(self.name)
-        key = message_id_text(self.key, frame.schema)
+        key = key_text(self.key, frame.schema)
         keyed = frame.selectExpr("*", f"{key} AS {KEY}")
         sharded = keyed.selectExpr("*", f"CAST(pmod(xxhash64({KEY}), {version.shards}) AS INT) AS {SHARD}")
         placed = sharded.repartitionById(version.shards, F.col(SHARD))

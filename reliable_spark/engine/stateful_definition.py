@@ -50,12 +50,15 @@ def stateful_step(
         raise UsageError("stateful() needs a key: the columns whose rows share a state")
     declared = output_schema(schema)
     check_reserved(declared.fieldNames())
+    names = plain_columns(columns, key, "stateful", "a key is made")
+    kept_by = ", ".join(f"{each.lower()} {columns[each].dataType.simpleString()}" for each in names)
     label = str(name or getattr(bolt, "__name__", type(bolt).__name__))
     return Stateful(
         Bolt(label, bolt, "row"),
-        plain_columns(columns, key, "stateful", "a key is made"),
+        names,
         declared,
         plain_columns(columns, order_by, "stateful", "an order is made"),
+        kept_by,
     )
 
 

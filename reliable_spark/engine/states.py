@@ -50,12 +50,12 @@ class States:
         last_batch_id: the last settled batch.
 
     Raises:
-        StateError: a table cannot be opened, or knows more batches than the ledger.
+        StateError: a table cannot be opened, is kept by another key, or knows more batches than the ledger.
     """
 
     def __init__(self, node: Node, spark: SparkSession, ledger: str, ledger_id: str, last_batch_id: int) -> None:
         self._spark, self._ledger, self._ledger_id = spark, ledger, ledger_id
-        self._tables = {step.name: self._opened(step.name) for step in stateful_steps(node)}
+        self._tables = {step.name: self._opened(step.name, step.kept_by) for step in stateful_steps(node)}
         for name, table in self._tables.items():
             check_not_ahead(table, last_batch_id, self._uri(name))
         self._shards = int(str(spark.conf.get("spark.sql.shuffle.partitions")))
@@ -85,8 +85,8 @@ class States:
     def _uri(self, name: str) -> str:
         return state_uri(self._ledger, name)
 
-    def _opened(self, name: str) -> ChangeTable:
-        return ChangeTable(self._uri(name), self._ledger_id)
+    def _opened(self, name: str, kept_by: str = "") -> ChangeTable:
+        return ChangeTable(self._uri(name), self._ledger_id, kept_by)
 
     def divide(self) -> None:
         """Bring every state into as many shards as rows are divided into now.

@@ -55,16 +55,23 @@ class ChangeTable:
     Args:
         uri: where it lies; it is made where there is none.
         application: whose batches they are: the ledger's id.
+        kept_by: the columns of the key with their types, kept with the table; empty where nobody asks.
 
     Raises:
-        StateError: it cannot be read or made.
+        StateError: it cannot be read or made, or is kept by another key.
     """
 
-    def __init__(self, uri: str, application: str) -> None:
+    def __init__(self, uri: str, application: str, kept_by: str = "") -> None:
         self._uri, self._application = uri, application
         with delta_errors("open", uri):
             self._table = DeltaTable.create(
-                uri, TABLE, mode="ignore", partition_by=[SHARD], configuration=_CONFIGURATION
+                uri, TABLE, "ignore", partition_by=[SHARD], configuration=_CONFIGURATION, description=kept_by
+            )
+        known = self._table.metadata().description
+        if kept_by and known and known != kept_by:
+            raise StateError(
+                f"the state {uri} is kept by ({known}), not by ({kept_by}): "
+                "give a bolt with another key another name by name=, or a ledger of its own"
             )
         self._read()
 

@@ -154,6 +154,38 @@ def test_values_keep_their_types_and_each_key_has_its_own(spark: SparkSession, t
         assert row["totals"] == row["seen"][-2:]
 
 
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_both_zeros_are_one_key(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """As in `groupBy`, alone and beside another column; other numbers keep their text, and rows their zero."""
+    rows = spark.range(4).selectExpr("id", f"CAST(element_at(array(-0.0D, 0.0D, 0.1D, null), int(id) + 1) AS {kind}) k")
+    assert rows.groupBy("k").count().count() == 3
+    run(rows.anchored("id").stateful(add, key="k", schema=f"id long, k {kind}"), tmp_path)
+    assert state_of(tmp_path, "add") == {"0.0": 2, "0.1": 1, None: 1}
+    written = spark.read.format("delta").load(str(tmp_path / "sink")).where("id = 0").first()
+    assert written is not None
+    assert str(written["k"]) == "-0.0"
+    pair = rows.anchored("id").stateful(add, key=["k", "id"], schema=f"id long, k {kind}", name="pair")
+    run(pair, tmp_path)
+    assert '["0.0","0"]' in state_of(tmp_path, "pair")
+
+
+def test_a_state_with_another_key_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The name and the type of every column of the key stay as they were; the spelling does not matter."""
+    rows = numbers(spark, 10).selectExpr("id", "k", "CAST(k AS STRING) AS text", "k AS other")
+    schema = "id long, k long"
+    run(rows.anchored("id").stateful(add, key="k", schema=schema), tmp_path)
+    before = state_of(tmp_path, "add")
+    for key, told in (("text", "text string"), (["k", "text"], "k bigint, text string"), ("other", "other bigint")):
+        with pytest.raises(rs.StateError, match=rf"is kept by \(k bigint\), not by \({told}\)"):
+            run(rows.anchored("id").stateful(add, key=key, schema=schema), tmp_path)
+    retyped = rows.anchored("id").withColumn("k", F.col("text"))
+    with pytest.raises(rs.StateError, match="k string"):
+        run(retyped.stateful(add, key="k", schema=schema), tmp_path)
+    assert state_of(tmp_path, "add") == before
+    run(rows.anchored("id").stateful(add, key="K", schema=schema), tmp_path)
+    assert sum(state_of(tmp_path, "add").values()) == 20
+
+
 def misfit(row: rs.TupleRow, state: Any) -> dict[str, Any]:
     n = state.get("n", 0) + 1
     state.put("n", n)
