@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from numbers import Integral, Real
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from reliable_spark.core.offsets import OffsetTracker
 from reliable_spark.core.retry_schedule import Backoff, RecordId, RetrySchedule
-from reliable_spark.errors import SettingsError
+from reliable_spark.errors import SettingsError, nearest
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer
 from reliable_spark.topology.spouts import Spout, SpoutOutputCollector
 
+Guarantee = Literal["at_least_once", "at_most_once", "none"]
+
+_NUMBERS: Mapping[str, Any] = {"max_uncommitted": Integral, "batch": Integral, "commit_period_s": Real}
 _FIRST_COMMIT_AFTER_S = 0.5
 """What storm-kafka-client adds to the first period."""
 
@@ -66,10 +70,10 @@ class LogSpoutSettings:
         is_tracking_enforced: whether records have message ids also without "at_least_once", for the statistics.
 
     Raises:
-        SettingsError: a number is out of its range.
+        SettingsError: there is no such guarantee, or a number is out of its range.
     """
 
-    guarantee: Literal["at_least_once", "at_most_once", "none"] = "at_least_once"
+    guarantee: Guarantee = "at_least_once"
     max_uncommitted: int = 10_000_000
     batch: int = 500
     commit_period_s: float = 30.0
@@ -77,10 +81,15 @@ class LogSpoutSettings:
     is_tracking_enforced: bool = False
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name in ("max_uncommitted", "batch", "commit_period_s"):
-            if not getattr(self, name) > 0:
-                raise SettingsError(f"{name} must be more than 0, got {getattr(self, name)}")
+        """Check the names and the ranges."""
+        if self.guarantee not in get_args(Guarantee):
+            hint = nearest(str(self.guarantee), get_args(Guarantee))
+            raise SettingsError(f"there is no guarantee {self.guarantee!r}{hint}")
+        for name, kind in _NUMBERS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or isinstance(value, bool) or not value > 0:
+                what = "a whole number" if kind is Integral else "a number"
+                raise SettingsError(f"{name} must be {what} of more than 0, got {value!r}")
 
 
 class _Partition:

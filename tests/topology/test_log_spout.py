@@ -346,8 +346,23 @@ def test_a_failed_record_comes_back_by_itself_in_a_topology() -> None:
     assert topology.fails("s") == [RecordId("P", 0)]
 
 
-@pytest.mark.parametrize("wrong", [{"max_uncommitted": 0}, {"batch": 0}, {"commit_period_s": 0}])
-def test_a_wrong_setting_is_refused(wrong: dict[str, Any]) -> None:
-    """By its name."""
-    with pytest.raises(SettingsError, match=next(iter(wrong))):
-        LogSpoutSettings(**wrong)
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("max_uncommitted", [0, "x", 1.5, True, None]),
+        ("batch", [0, 1.5, "500"]),
+        ("commit_period_s", [0, "30", float("nan"), False]),
+        ("guarantee", ["", None, [], "exactly_once"]),
+    ],
+)
+def test_a_wrong_setting_is_refused(name: str, values: list[Any]) -> None:
+    """By its name, whatever its type."""
+    for value in values:
+        with pytest.raises(SettingsError, match=name):
+            LogSpoutSettings(**{name: value})
+
+
+def test_a_guarantee_that_is_misspelt_is_refused_with_the_nearest() -> None:
+    """It would otherwise be none."""
+    with pytest.raises(SettingsError, match="'at-least-once'; did you mean 'at_least_once'"):
+        LogSpoutSettings(guarantee="at-least-once")  # type: ignore[arg-type] # what is refused
