@@ -6,7 +6,7 @@ Source: storm-kafka-client's `KafkaSpout`, `KafkaSpoutConfig`, `internal/OffsetM
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple, Protocol, get_args
@@ -44,7 +44,7 @@ class Log(Protocol):
         ...
 
     def first(self, partition: Hashable) -> int:
-        """The offset to begin with when none was committed."""
+        """The offset to begin with when none was committed; what is below it is not in the log any more."""
         ...
 
     def read(self, partition: Hashable, offset: int, limit: int) -> Sequence[Record]:
@@ -207,8 +207,12 @@ class LogSpout(Spout):
                 continue
             start = held.position if retry is None else retry
             records = self._log.read(partition, start, self._settings.batch)
+            if not records and retry is not None:
+                # retention may have taken the end of the log; what is only late is not below its first offset
+                self._forget(partition, range(start, min(self._log.first(partition), held.position)))
             if records:
-                self._forget_compacted(partition, start, [record.offset for record in records])
+                found = [record.offset for record in records]
+                self._forget(partition, set(range(start, found[-1])).difference(found))
                 held.position = max(held.position, records[-1].offset + 1)
                 self._waiting.extend((partition, record) for record in records)
         if self._settings.guarantee == "at_most_once" and self._waiting:
@@ -221,9 +225,9 @@ class LogSpout(Spout):
             return True
         return retry is not None and retry <= tracker.nth_uncommitted(limit)
 
-    def _forget_compacted(self, partition: Hashable, start: int, found: list[int]) -> None:
+    def _forget(self, partition: Hashable, gone: Iterable[int]) -> None:
         """A retry that is not in the log any more can only count as done."""
-        for offset in set(range(start, found[-1])).difference(found):
+        for offset in gone:
             if self._retries.remove(RecordId(partition, offset)):
                 self._in_hand[partition].tracker.ack(offset)
 

@@ -366,3 +366,31 @@ def test_a_guarantee_that_is_misspelt_is_refused_with_the_nearest() -> None:
     """It would otherwise be none."""
     with pytest.raises(SettingsError, match="'at-least-once'; did you mean 'at_least_once'"):
         LogSpoutSettings(guarantee="at-least-once")  # type: ignore[arg-type] # what is refused
+
+
+def test_retries_that_retention_took_from_the_end_of_the_log_count_as_done() -> None:
+    """Those below the log's first offset are committed though no newer record comes; those that are only late wait."""
+
+    class Aged(MemoryLog):
+        oldest = 0
+
+        def first(self, partition: Hashable) -> int:
+            return self.oldest
+
+    aged = Aged({"P": {offset: offset for offset in range(6)}})
+    driven = Driven(aged)
+    driven.call(6)
+    driven.ack(0, 1)
+    driven.fail(2, 3, 5)
+    aged.records["P"].clear()
+    driven.clock.advance(2.5)
+    driven.call(2)
+    assert aged.commits == [("P", 2)]
+    aged.oldest = 5
+    driven.call()
+    driven.ack(4)
+    driven.clock.advance(2.5)
+    driven.call()
+    assert aged.commits == [("P", 2), ("P", 5)]
+    aged.records["P"][5] = 5
+    assert driven.call() == [5]
