@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         return run(arguments)
-    except rs.ReliableSparkError as error:
+    except (rs.ReliableSparkError, OSError) as error:
         print(f"flights: {error}", file=sys.stderr)
         return NOT_DONE
     except KeyboardInterrupt:
@@ -277,8 +277,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"\nThe ledger lies in {output}/ledger, the flights in {output}/flights (a Delta table). Next:")
     print(f"    reliable-spark audit {output}/ledger")
     print(f'    rs.session().read.format("delta").load("{output}/ledger/dead_letters").show()')
-    is_done = outcome.balanced and outcome.pending == 0 and rows == distinct == outcome.acked
-    return DONE if is_done else NOT_DONE
+    return DONE if outcome.balanced and not outcome.pending and rows == distinct == outcome.acked else NOT_DONE
 
 
 def parser() -> argparse.ArgumentParser:
@@ -286,6 +285,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="flights.py",
         description="Process the flights of a year, each answered once, and show that the ledger balances.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog='example: spark-submit --jars "$(reliable-spark jars)" jobs/flights.py --output demo --inner-planes',
     )
     made.add_argument("--output", type=Path, required=True, help="directory for the files, the tables and the ledger")

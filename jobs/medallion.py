@@ -225,7 +225,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _layer(layers: Any, name: str, what: str) -> argparse.ArgumentParser:
     made: argparse.ArgumentParser = layers.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
-    made.add_argument("--output", type=Path, required=True, help="directory for tables, queues and the ledger")
+    made.add_argument("--output", type=directory, required=True, help="directory for tables, queues and the ledger")
     made.add_argument("--available-now", action="store_true", help="take what is there, and end")
     return made
 
@@ -236,6 +236,14 @@ def positive(text: str) -> int:
     if number < 1:
         raise ValueError(text)
     return number
+
+
+def directory(text: str) -> Path:
+    """A directory, or a place where one can be made: below a file nobody will ever write what is waited for."""
+    path = Path(text)
+    if any(each.exists() and not each.is_dir() for each in (path, *path.parents)):
+        raise argparse.ArgumentTypeError(f"{text} is not a directory")
+    return path
 
 
 if __name__ == "__main__":

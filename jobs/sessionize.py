@@ -16,12 +16,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 import reliable_spark as rs
 
 MESSAGE_ID = ["time_hour", "carrier", "flight"]
 SESSION = "tailnum string, began_at timestamp, ended_at timestamp, flights int, miles long, route array<string>"
+FILES = "*.parquet"
 GAP_HOURS = 8.0
 
 
@@ -96,8 +98,11 @@ def write_months(directory: Path) -> None:
 
 def run(spark: SparkSession, months: Path, output: Path, gap_hours: float) -> rs.Outcome:
     """Read what is new, and wait until every flight is answered."""
-    schema = spark.read.parquet(str(months)).schema
-    reader = spark.readStream.schema(schema).options(maxFilesPerTrigger=1, maxFileAge="36500d")
+    if not any(months.rglob(FILES)):
+        raise rs.UsageError(f"there are no flights in {months}: it has to hold Parquet files, *.parquet")
+    schema = spark.read.parquet(str(months), pathGlobFilter=FILES).schema
+    reader = spark.readStream.schema(schema)
+    reader = reader.options(maxFilesPerTrigger=1, maxFileAge="36500d", pathGlobFilter=FILES)
     frame = sessions(reader.parquet(str(months)), gap_hours)
     query = frame.start(output / "sessions", ledger=output / "ledger", trigger="availableNow")
     with query:
@@ -118,6 +123,8 @@ def show(spark: SparkSession, outcome: rs.Outcome, output: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job; 0 when the ledger balances with nothing pending."""
     arguments = parser().parse_args(argv)
+    if arguments.input is not None and not arguments.input.is_dir():
+        parser().error(f"{arguments.input} is not a directory")
     months = arguments.input or arguments.output / "months"
     try:
         if arguments.input is None:
@@ -125,8 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         spark = rs.session("sessionize")
         outcome = run(spark, months, arguments.output, arguments.gap_hours)
         show(spark, outcome, arguments.output)
-    except rs.ReliableSparkError as error:
+    except (rs.ReliableSparkError, OSError) as error:
         print(f"sessionize: {error}", file=sys.stderr)
+        return 1
+    except AnalysisException as error:
+        print(f"sessionize: {str(error).splitlines()[0]}", file=sys.stderr)  # below it is Spark's plan
         return 1
     except KeyboardInterrupt:
         print("\nsessionize: stopped; the same command goes on from here", file=sys.stderr)
@@ -139,6 +149,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="sessionize.py",
         description="Put the flights of each aircraft together into sessions.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog='example: spark-submit --jars "$(reliable-spark jars)" jobs/sessionize.py --output aircraft',
     )
     made.add_argument("--input", type=Path, help="a directory of Parquet files of flights; made if not given")

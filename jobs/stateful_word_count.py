@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -68,6 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except rs.ReliableSparkError as error:
         print(f"stateful_word_count: {error}", file=sys.stderr)
         return 1
+    except AnalysisException as error:
+        print(f"stateful_word_count: {str(error).splitlines()[0]}", file=sys.stderr)  # below it is Spark's plan
+        return 1
     except KeyboardInterrupt:
         print("\nstateful_word_count: stopped; the same command goes on from here", file=sys.stderr)
         return 130
@@ -79,14 +83,23 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="stateful_word_count.py",
         description="Keep the totals of the words of text files; a second run adds what is new.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog='example: spark-submit --jars "$(reliable-spark jars)" jobs/stateful_word_count.py '
         "--input docs --output words",
     )
     made.add_argument("--input", required=True, help="a directory or a glob of text files")
     made.add_argument("--output", type=Path, required=True, help="directory for changes, totals and the ledger")
-    made.add_argument("--files-per-batch", type=int, default=100, help="(default %(default)s)")
-    made.add_argument("--top", type=int, default=10, help="how many words to print (default %(default)s)")
+    made.add_argument("--files-per-batch", type=positive, default=100, help="(default %(default)s)")
+    made.add_argument("--top", type=positive, default=10, help="how many words to print (default %(default)s)")
     return made
+
+
+def positive(text: str) -> int:
+    """A number of things, 1 or more."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
 
 
 if __name__ == "__main__":

@@ -115,6 +115,8 @@ def count_words(lines: Sequence[str], engine: Any, tasks: int) -> tuple[Counter[
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job; 0 when no line failed."""
     arguments = parser().parse_args(argv)
+    if not arguments.input.is_dir():
+        parser().error(f"{arguments.input} is not a directory")
     files = sorted(path for path in arguments.input.rglob("*") if path.is_file())
     lines = [line for path in files for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
     if arguments.engine == "spark":
@@ -134,13 +136,22 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="storm_word_count.py",
         description="Count the words of text files as a Storm topology.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: python jobs/storm_word_count.py --input docs --engine spark",
     )
     made.add_argument("--input", type=Path, required=True, help="a directory of text files")
     made.add_argument("--engine", choices=["process", "spark"], default="process", help="(default %(default)s)")
-    made.add_argument("--tasks", type=int, default=2, help="of each bolt, and ackers (default %(default)s)")
-    made.add_argument("--top", type=int, default=10, help="how many words to print (default %(default)s)")
+    made.add_argument("--tasks", type=positive, default=2, help="of each bolt, and ackers (default %(default)s)")
+    made.add_argument("--top", type=positive, default=10, help="how many words to print (default %(default)s)")
     return made
+
+
+def positive(text: str) -> int:
+    """A number of things, 1 or more."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
 
 
 if __name__ == "__main__":

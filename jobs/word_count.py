@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -69,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except rs.ReliableSparkError as error:
         print(f"word_count: {error}", file=sys.stderr)
         return 1
+    except AnalysisException as error:
+        print(f"word_count: {str(error).splitlines()[0]}", file=sys.stderr)  # below it is Spark's plan
+        return 1
     except KeyboardInterrupt:
         print("\nword_count: stopped; the same command goes on from here", file=sys.stderr)
         return 130
@@ -80,13 +84,22 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="word_count.py",
         description="Count the words of text files as a stream; a second run counts only what is new.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog='example: spark-submit --jars "$(reliable-spark jars)" jobs/word_count.py --input docs --output words',
     )
     made.add_argument("--input", required=True, help="a directory or a glob of text files")
     made.add_argument("--output", type=Path, required=True, help="directory for the counts and the ledger")
-    made.add_argument("--files-per-batch", type=int, default=100, help="(default %(default)s)")
-    made.add_argument("--top", type=int, default=10, help="how many words to print (default %(default)s)")
+    made.add_argument("--files-per-batch", type=positive, default=100, help="(default %(default)s)")
+    made.add_argument("--top", type=positive, default=10, help="how many words to print (default %(default)s)")
     return made
+
+
+def positive(text: str) -> int:
+    """A number of things, 1 or more."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
 
 
 if __name__ == "__main__":

