@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import reliable_spark as rs
 from reliable_spark.bolts import Bolt, kind_of
@@ -371,6 +373,36 @@ def same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"word": values.cast(pa.string()), "n": values})
 
 
+@rs.pandas
+def repeated(frame: Any) -> Any:
+    if (frame["value"] == 13).any():
+        raise ValueError("13")
+    taken = frame.loc[frame.index.repeat(frame["value"])]
+    return taken.assign(word="w", n=taken["value"])
+
+
+@given(st.lists(st.integers(0, 15), min_size=1, max_size=40))
+def test_a_batch_bolt_fails_exactly_the_rows_that_it_raises_for(values: list[int]) -> None:
+    """However the bad rows lie in a batch, halving finds all of them and no other."""
+    rows = rows_of(task_of(same), values)
+    assert set(failures_of(rows)) == {place for place, value in enumerate(values) if value == 13}
+    good = sorted(row["_anchor"] - 100 for row in rows if row[CHILD_COUNT])
+    assert good == [place for place, value in enumerate(values) if value != 13]
+
+
+@given(st.lists(st.integers(0, 15), min_size=1, max_size=40))
+def test_the_index_of_a_pandas_bolt_points_at_the_parent(values: list[int]) -> None:
+    """An index value absent means dropped, repeated means several children, also after halving."""
+    rows = rows_of(task_of(repeated), values)
+    for place, value in enumerate(values):
+        own = [row for row in rows if row["_anchor"] == 100 + place]
+        if value == 13:
+            assert own[0][FAILURE]["error"] == "13"
+        else:
+            assert [row[CHILD_INDEX] for row in own if row[CHILD_COUNT]] == list(range(value))
+            assert [row["n"] for row in own] == [value or None] * max(value, 1)
+
+
 @pytest.mark.parametrize(("values", "dtype"), [([2**60 + 1, None, -1], "Int64"), ([2**60 + 1, 2, -1], "int64")])
 def test_a_pandas_bolt_gets_every_digit(values: list[int | None], dtype: str) -> None:
     """An integer among nulls is no float, whose neighbours it could not be told from."""
@@ -400,13 +432,6 @@ def test_a_wrong_batch_result_fails_its_rows(result: Any, said: str) -> None:
     """A batch function that returns something else fails the rows, with what was expected."""
     rows = rows_of(task_of(rs.arrow(result)), [1])
     assert said in failures_of(rows)[0]["error"]
-
-
-def repeated(frame: Any) -> Any:
-    if (frame["value"] == 13).any():
-        raise ValueError("13")
-    taken = frame.loc[frame.index.repeat(frame["value"])]
-    return taken.assign(word="w", n=taken["value"])
 
 
 @pytest.mark.parametrize(
