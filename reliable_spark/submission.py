@@ -19,6 +19,7 @@ from reliable_spark.core.messages import Messages
 from reliable_spark.core.statistics import ComponentStatistics
 from reliable_spark.errors import UsageError, nearest
 from reliable_spark.process.base import TopologyEngine
+from reliable_spark.process.closing import first_error
 from reliable_spark.process.engine import ProcessEngine
 from reliable_spark.process.stored import TopologyLedger
 from reliable_spark.process.world import Watch
@@ -103,6 +104,7 @@ class RunningTopology:
         self._ended, self._idle = threading.Event(), threading.Event()
         self._deadline_s: float | None = None
         self._error: BaseException | None = None
+        self._is_stopped = False
         self._page: Path | None = None
         self._page_due_s = 0.0
         self._thread = threading.Thread(target=self._run, name=f"topology {name}", daemon=True)
@@ -172,18 +174,17 @@ class RunningTopology:
     # ------------------------------------------------------------------------------------------- its own thread
 
     def _run(self) -> None:
-        try:
-            while self._round():
-                pass
-            self._engine.close()
-            self._write_page()
-            self._write_ledger(is_end=True)
-        except BaseException as error:  # whoever waits for the topology hears of it
-            self._error = error
-        self._close_ledger()
+        """All rounds, then the end of them, which comes whatever they raise: whoever waits for the topology hears."""
+        ending = (self._engine.close, self._write_page, self._write_last_ledger, self._close_ledger)
+        self._error = first_error((self._run_rounds, *ending))
         self._ended.set()
         self._idle.set()
         self._answer_calls()
+
+    def _run_rounds(self) -> None:
+        while self._round():
+            pass
+        self._is_stopped = True
 
     def _round(self) -> bool:
         """Answer who asks, then one round of the engine; says whether there is to be another."""
@@ -244,6 +245,10 @@ class RunningTopology:
     def _write_ledger(self, is_end: bool = False) -> None:
         if self._ledger is not None:
             self._ledger.write({each: self._engine.statistics(each) for each in self._engine.components()}, is_end)
+
+    def _write_last_ledger(self) -> None:
+        """What an error ended goes on with the next run, as after a crash: what failed is not dead by that."""
+        self._write_ledger(is_end=self._is_stopped)
 
     def _close_ledger(self) -> None:
         if self._ledger is not None:

@@ -7,6 +7,7 @@ the spouts, which live here, emit many tuples before the next step and not one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from reliable_spark.clock import Clock, ManualClock
@@ -75,12 +76,13 @@ class MicroBatchEngine(TopologyEngine):
         self._died_at: dict[int, int] = {}
         super().__init__(world, Crew(world, topology, elsewhere))
 
-    def close(self) -> None:
-        """Deactivate, then clean up the bolts that have something to clean up, and close the spouts."""
-        self.deactivate()
+    def _closing(self) -> list[Callable[[], object]]:
+        return [self.deactivate, self._clean_up, *super()._closing()]
+
+    def _clean_up(self) -> None:
+        """Let the bolts on the cluster clean up that have something to clean up."""
         tasks = [task for name, bolt in self._bolts.items() if _cleans_up(bolt) for task in self._world.tasks[name]]
         _raise_misuse(self._run_works([Work(task, self._states[task], is_closing=True) for task in tasks]))
-        super().close()
 
     # ------------------------------------------------------------------------------------------- one step
 

@@ -19,7 +19,7 @@ from reliable_spark.microbatch.pickling import kept, packed, unpacked, woken
 from reliable_spark.process.acker_task import AckerRunner
 from reliable_spark.process.bolt_task import BoltTask
 from reliable_spark.process.starting import Starter
-from reliable_spark.process.world import Watch, World
+from reliable_spark.process.world import DEADLY, Watch, World
 from reliable_spark.settings import Settings
 from reliable_spark.topology.bolts import RichBolt
 from reliable_spark.topology.builder import Topology
@@ -204,7 +204,7 @@ class _Run:
         world, state = self._world, self._work.state
         try:
             state = self._executed()
-        except Exception as error:
+        except DEADLY as error:
             self._misuse = (world.place, portable(error))
         world.keep_counts()
         return Done(
@@ -238,7 +238,7 @@ class _Run:
             except UsageError as error:
                 self._misuse = (place, portable(error))
                 break
-            except Exception as error:
+            except DEADLY as error:
                 world.report(world.component_of[work.task], error)
                 self._died_at = place
                 running = self._starter.bolt(work.task)

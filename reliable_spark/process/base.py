@@ -18,9 +18,10 @@ from reliable_spark.core.statistics import ALL_TIME, ComponentStatistics, Metric
 from reliable_spark.errors import OperatingError, UsageError
 from reliable_spark.process.acker_task import AckerRunner
 from reliable_spark.process.bolt_task import BoltTask
+from reliable_spark.process.closing import first_error
 from reliable_spark.process.crew import Crew, Task
 from reliable_spark.process.spout_task import SpoutExecutor, SpoutTask
-from reliable_spark.process.world import World
+from reliable_spark.process.world import DEADLY, World
 from reliable_spark.topology.checkpoint_spout import CheckpointSpout
 from reliable_spark.topology.tuples import Tuple
 
@@ -96,10 +97,10 @@ class TopologyEngine(ABC):
         self._restart(self._world.tasks[component][task])
 
     def close(self) -> None:
-        """Deactivate, then close spouts and clean up bolts."""
-        self.deactivate()
-        for task in self._crew.tasks.values():
-            task.close()
+        """Deactivate, then close spouts and clean up bolts, each of them; raises the first error at the end."""
+        error = first_error(self._closing())
+        if error is not None:
+            raise error
 
     # ------------------------------------------------------------------------------------------- looking
 
@@ -180,6 +181,10 @@ class TopologyEngine(ABC):
         """With nothing left to do now, go on to when there is, if tasks have a time of their own."""
         return False
 
+    def _closing(self) -> list[Callable[[], object]]:
+        """What closes the topology, in order."""
+        return [self.deactivate, *(running.close for running in self._crew.tasks.values())]
+
     def _running(self, task: int) -> Task:
         return self._crew.tasks[task]
 
@@ -232,7 +237,7 @@ class TopologyEngine(ABC):
             running.deliver(arrived)
         except UsageError:
             raise
-        except Exception as error:
+        except DEADLY as error:
             self._died(task, error)
 
     def _expire(self, executor: SpoutExecutor) -> None:
@@ -261,11 +266,11 @@ class TopologyEngine(ABC):
             return call()
         except UsageError:
             raise
-        except Exception as error:
+        except DEADLY as error:
             self._died(task, error)
             return False
 
-    def _died(self, task: int, error: Exception) -> None:
+    def _died(self, task: int, error: BaseException) -> None:
         self._world.report(self._world.component_of[task], error)
         self._restart(task)
 

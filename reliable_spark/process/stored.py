@@ -66,11 +66,14 @@ class TopologyLedger:
         tables.create({"statistics": STATISTICS})
         (self._statistics,) = tables.open("statistics")
         self._writes = 0
+        self._has_failed = False
         for row in self._ledger.pending.to_pylist():
             messages.remember(self._message(row))
 
     def write(self, statistics: Mapping[str, ComponentStatistics], is_end: bool = False) -> None:
         """Settle what was answered since the last time, and replace the statistics.
+
+        After a write that failed there is no other: the counts that it took are in no batch, so none would balance.
 
         Args:
             statistics: every component's.
@@ -78,6 +81,9 @@ class TopologyLedger:
 
         Cost: 15 to 50 ms for a few hundred pending messages.
         """
+        if self._has_failed:
+            return
+        self._has_failed = True  # until it is done
         now = self._clock.now()
         dead = self._messages.bury() if is_end else []
         counts = self._messages.take_counts()
@@ -103,6 +109,7 @@ class TopologyLedger:
         if self._writes % UPKEEP_EVERY == 0:
             self._ledger.upkeep()
             self._statistics.forget()
+        self._has_failed = False
 
     def close(self) -> None:
         """Let another topology open the ledger."""

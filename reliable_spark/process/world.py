@@ -20,6 +20,9 @@ from reliable_spark.topology.tuples import Tuple
 
 _LOG = logging.getLogger("reliable_spark.topology")
 
+DEADLY = (Exception, SystemExit)
+"""What kills a task when it leaves the user's code: `sys.exit` too, which would end the thread of all tasks."""
+
 
 @dataclass(frozen=True)
 class Watch:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import reliable_spark as rs
+from reliable_spark.core.messages import Message, Messages
 from reliable_spark.ledger.audit import audit
+from reliable_spark.ledger.ledger import Ledger
 from reliable_spark.ledger.tables import LedgerTable
+from reliable_spark.process.stored import TopologyLedger
 from reliable_spark.testing import AckEveryOther, AckOnly, FeedSpout, Identity
 from reliable_spark.testing.kit import Fed, Feed
 from tests.topology.pieces import CountingSpout, Does, keep_values, line_from
@@ -145,6 +150,92 @@ def test_what_a_crash_left_pending_is_replayed_under_its_id(tmp_path: Path) -> N
         running.await_idle(60)
     counts = audit(path)
     assert (counts.anchored, counts.acked, counts.pending, counts.replayed) == (3, 3, 0, 1)
+
+
+class CannotCleanUp(rs.RichBolt):
+    """Acks, and cannot be cleaned up."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def prepare(
+        self, configuration: Mapping[str, Any], context: rs.TopologyContext, collector: rs.OutputCollector
+    ) -> None:
+        self.collector = collector
+
+    def execute(self, input: rs.Tuple) -> None:
+        self.collector.ack(input)
+
+    def cleanup(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is gone"), SystemExit("the disk is gone")])
+def test_a_cleanup_that_raises_costs_no_answer(engine: Any, tmp_path: Path, error: BaseException) -> None:
+    """It comes out of stop, as an error that ends no program; the ledger has the end all the same."""
+    path = str(tmp_path / "ledger")
+    running = rs.submit_topology("x", line_from(fed(1, 2), CannotCleanUp(error)), engine=engine, ledger=path)
+    assert running.await_idle(60)
+    with pytest.raises((OSError, rs.OperatingError), match="the disk is gone"):
+        running.stop()
+    assert (audit(path).anchored, audit(path).acked, audit(path).pending) == (2, 2, 0)
+
+
+def misuse_3(bolt: Does, input: rs.Tuple) -> None:
+    """Ack 1, fail 2, and emit to nowhere for 3."""
+    if input["value"] == 3:
+        emit_nowhere(bolt, input)
+    (bolt.collector.fail if input["value"] == 2 else bolt.collector.ack)(input)
+
+
+def test_what_was_answered_before_an_error_is_in_the_ledger(tmp_path: Path) -> None:
+    """What failed is pending, not dead: the next run may emit it again; that run closes what the first had open."""
+    path = str(tmp_path / "ledger")
+    spout = CountingSpout(limit=5)
+    running = rs.submit_topology("x", line_from(spout, Does(misuse_3)), ledger=path, clock=rs.ManualClock())
+    with pytest.raises(rs.UsageError, match="no stream 'nowhere'"):
+        running.await_idle(60)
+    assert running.state("s")["calls"] == ["activate", "deactivate", "close"]
+    counts = audit(path)
+    assert (counts.anchored, counts.acked, counts.dead, counts.pending, counts.balanced) == (4, 2, 0, 2, True)
+
+
+def exit_at_2(bolt: Does, input: rs.Tuple) -> None:
+    """As a library does that thinks the program is its own."""
+    if input["value"] == 2:
+        sys.exit(1)
+    bolt.collector.ack(input)
+
+
+def test_sys_exit_ends_a_task_and_nothing_else(engine: Any, tmp_path: Path) -> None:
+    """Its tuple times out, the others are acked, and the ledger says so."""
+    path = str(tmp_path / "ledger")
+    builder = line_from(CountingSpout(limit=3), Does(exit_at_2))
+    running = rs.submit_topology(
+        "x", builder, rs.Settings(message_timeout_s=1), engine, ledger=path, clock=rs.ManualClock()
+    )
+    assert running.await_idle(60)
+    running.stop()
+    assert (audit(path).acked, audit(path).dead, audit(path).pending) == (2, 1, 0)
+
+
+def test_a_ledger_that_could_not_be_written_is_written_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counts of that write are in no batch: what came later would not balance without them."""
+    path, messages = str(tmp_path / "ledger"), Messages()
+    ledger = TopologyLedger(path, "x", messages, rs.ManualClock())
+    messages.emitted(Message("s", "1", "default", [1], 0.0))
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "settle", no_room)
+        with pytest.raises(rs.LedgerError, match="the disk is full"):
+            ledger.write({})
+    messages.emitted(Message("s", "2", "default", [1], 0.0))
+    ledger.write({}, is_end=True)
+    ledger.close()
+    assert (audit(path).anchored, audit(path).pending, audit(path).balanced) == (0, 0, True)
+
+
+def no_room(*ignored: Any) -> None:
+    raise rs.LedgerError("the disk is full")
 
 
 class Holding:
