@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MessageKey = tuple[str, str]
-"""The spout and the message id as text."""
+MessageKey = tuple[str, str | None, str]
+"""The spout, the type of the message id, and the message id as text."""
 
 Ending = Literal["failed", "lost"]
 """How an attempt ends that was not acked: it failed or timed out, or its spout's task died."""
@@ -29,6 +29,8 @@ class Message:
         values: what was emitted last.
         first_seen_s: when it was emitted first.
         emitted_at_s: when it was emitted last.
+        id_type: the name of the id's type, since 1 and "1" are two ids; None in a message of an earlier run, of whose
+            id the text is all that was kept.
         attempts: how often it was emitted.
         ending: how its last attempt ended; None while that goes on.
     """
@@ -41,12 +43,19 @@ class Message:
     emitted_at_s: float = 0.0
     attempts: int = 1
     ending: Ending | None = None
+    id_type: str | None = None
+
+    @property
+    def key(self) -> MessageKey:
+        """What two emits have in common that are the same message."""
+        return self.spout, self.id_type, self.message_id
 
 
 class Messages:
     """Invariant: `anchored == acked + dead + pending` after every call.
 
-    Two emits of one id are two messages, unless the id has failed before: then the second is the first one again.
+    Two emits of one id are two messages, unless the id has failed before: then the second is the first one again. Which
+    of two that are open an answer is for says the tree's root id.
 
     Attributes:
         counts: how many were anchored, acked, failed, lost, replayed and dead since somebody took the counts.
@@ -54,50 +63,51 @@ class Messages:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._open: defaultdict[MessageKey, list[Message]] = defaultdict(list)
+        self._open: dict[int, Message] = {}
         self._waiting: defaultdict[MessageKey, list[Message]] = defaultdict(list)
 
     def remember(self, message: Message) -> None:
         """A message of an earlier run: it was anchored then, and waits to be emitted again."""
         message.ending = message.ending or "lost"
-        self._waiting[message.spout, message.message_id].append(message)
+        self._waiting[message.key].append(message)
 
-    def emitted(self, message: Message) -> None:
-        """A spout has emitted a message, for the first time or again."""
-        key = (message.spout, message.message_id)
-        before = _taken(self._waiting, key)
+    def emitted(self, root: int, message: Message) -> None:
+        """A spout has emitted a message, for the first time or again, as the root of a tree."""
+        before = self._taken(message.key) or self._taken((message.spout, None, message.message_id))
         if before is None:
             self.counts["anchored"] += 1
         else:
             self.counts["replayed"] += 1
             message.first_seen_s, message.attempts = before.first_seen_s, before.attempts + 1
-        self._open[key].append(message)
+        self._open[root] = message
 
-    def acked(self, key: MessageKey) -> None:
+    def acked(self, root: int) -> None:
         """An attempt is done, and its message with it."""
-        if _taken(self._open, key) is not None:
+        if self._open.pop(root, None) is not None:
             self.counts["acked"] += 1
 
-    def ended(self, key: MessageKey, ending: Ending) -> None:
+    def ended(self, root: int, ending: Ending) -> None:
         """An attempt was not acked; its message waits to be emitted again."""
-        message = _taken(self._open, key)
+        message = self._open.pop(root, None)
         if message is not None:
             message.ending = ending
             self.counts[ending] += 1
-            self._waiting[key].append(message)
+            self._waiting[message.key].append(message)
 
     def pending(self) -> Iterator[Message]:
         """All without their final answer."""
-        for messages in (self._open, self._waiting):
-            for some in messages.values():
-                yield from some
+        yield from self._open.values()
+        for some in self._waiting.values():
+            yield from some
 
     def bury(self) -> list[Message]:
         """The topology has ended: what failed and was not emitted again is dead."""
-        dead = [each for some in self._waiting.values() for each in some if each.ending == "failed"]
-        for each in dead:
-            key = (each.spout, each.message_id)
-            self._waiting[key].remove(each)
+        waiting = [each for some in self._waiting.values() for each in some]
+        dead = [each for each in waiting if each.ending == "failed"]
+        self._waiting.clear()
+        for each in waiting:
+            if each.ending != "failed":
+                self._waiting[each.key].append(each)
         self.counts["dead"] += len(dead)
         return dead
 
@@ -106,13 +116,12 @@ class Messages:
         taken, self.counts = self.counts, Counter()
         return taken
 
-
-def _taken(messages: defaultdict[MessageKey, list[Message]], key: MessageKey) -> Message | None:
-    """The oldest message of a key, taken out."""
-    some = messages.get(key)
-    if not some:
-        return None
-    message = some.pop(0)
-    if not some:
-        del messages[key]
-    return message
+    def _taken(self, key: MessageKey) -> Message | None:
+        """The message of a key that waits longest, taken out."""
+        some = self._waiting.get(key)
+        if not some:
+            return None
+        message = some.pop(0)
+        if not some:
+            del self._waiting[key]
+        return message

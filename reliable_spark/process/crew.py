@@ -55,7 +55,7 @@ class Crew:
         """Let a task die, with the trees of a spout's, and start it again from a fresh copy."""
         if task in self._executor_of:
             for each in self._executor_of[task].forget(task):
-                self._world.saw_end(self._world.component_of[task], each.message_id, "lost")
+                self._world.saw_end(self._world.component_of[task], each, "lost")
         self.tasks[task] = self._started(task)
 
     def ticks(self) -> Ticks:

@@ -7,23 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from reliable_spark.core.graph import DEFAULT_STREAM
 from reliable_spark.core.timeouts import RotatingMap
 from reliable_spark.process.outbound import NewEdges, Outbound
-from reliable_spark.process.world import World
+from reliable_spark.process.world import Emitted, World
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.spouts import Spout
 from reliable_spark.topology.tuples import Tuple
-
-
-class Pending(NamedTuple):
-    """A tracked emit that has no answer."""
-
-    task: int
-    stream: str
-    message_id: Any
 
 
 class SpoutExecutor:
@@ -35,7 +27,7 @@ class SpoutExecutor:
 
     def __init__(self, limit: int) -> None:
         self.tasks: dict[int, SpoutTask] = {}
-        self.pending: RotatingMap[int, Pending] = RotatingMap(2)
+        self.pending: RotatingMap[int, Emitted] = RotatingMap(2)
         self._limit = limit
 
     @property
@@ -43,11 +35,11 @@ class SpoutExecutor:
         """Whether as many trees are pending as may be."""
         return len(self.pending) >= self._limit
 
-    def rotate(self) -> list[Pending]:
+    def rotate(self) -> list[Emitted]:
         """One tick: what has been pending for more than one whole period is due to be failed, by its own task."""
         return list(self.pending.rotate().values())
 
-    def forget(self, task: int) -> list[Pending]:
+    def forget(self, task: int) -> list[Emitted]:
         """A task died: its trees, which these are, have nobody to be told to."""
         forgotten = [(root, each) for root, each in self.pending.items() if each.task == task]
         for root, _ in forgotten:
@@ -98,8 +90,9 @@ class SpoutCollector:
             targets = send(dict)
             self.emits += 1
             if message_id is not None:
-                self._world.saw_message(self._context.component, stream, message_id, values)
-                self._world.saw_ack(self._context.component, message_id)
+                emitted = Emitted(self._world.new_id(), self._context.task, stream, message_id)
+                self._world.saw_message(self._context.component, emitted, values)
+                self._world.saw_ack(self._context.component, emitted)
                 self._spout.ack(message_id)  # without ackers a tuple counts as done once it is emitted
             return targets
         root, init_val = self._world.new_id(), 0
@@ -112,8 +105,9 @@ class SpoutCollector:
 
         targets = send(new_edges)
         self.emits += 1
-        self._executor.pending.put(root, Pending(self._context.task, stream, message_id))
-        self._world.saw_message(self._context.component, stream, message_id, values)
+        emitted = Emitted(root, self._context.task, stream, message_id)
+        self._executor.pending.put(root, emitted)
+        self._world.saw_message(self._context.component, emitted, values)
         self._outbound.tell(self._world.acker_of(root), "__ack_init", [root, init_val, self._context.task])
         return targets
 
@@ -169,19 +163,19 @@ class SpoutTask:
             self.failed(pending)
         self._world.read_time()
 
-    def failed(self, pending: Pending) -> None:
+    def failed(self, pending: Emitted) -> None:
         """Fail one of the task's own trees."""
         self._world.counts[self._context.task].fresh[self._context.component, pending.stream].failed += 1
-        self._world.saw_end(self._context.component, pending.message_id, "failed")
+        self._world.saw_end(self._context.component, pending, "failed")
         self.user.fail(pending.message_id)
 
     def close(self) -> None:
         """Let the user's spout close."""
         self.user.close()
 
-    def _acked(self, pending: Pending, age_ms: float) -> None:
+    def _acked(self, pending: Emitted, age_ms: float) -> None:
         counted = self._world.counts[self._context.task].fresh[self._context.component, pending.stream]
         counted.acked += 1
         counted.complete_ms += age_ms
-        self._world.saw_ack(self._context.component, pending.message_id)
+        self._world.saw_ack(self._context.component, pending)
         self.user.ack(pending.message_id)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from reliable_spark.clock import Clock
 from reliable_spark.core.graph import ACKER, CHECKPOINT_SPOUT, Graph
 from reliable_spark.core.ids import numbered_ids
-from reliable_spark.core.messages import Ending, Message, MessageKey, Messages
+from reliable_spark.core.messages import Ending, Message, Messages
 from reliable_spark.core.statistics import Key, TaskCounts
 from reliable_spark.settings import Settings
 from reliable_spark.topology.tuples import Tuple
@@ -22,6 +22,15 @@ _LOG = logging.getLogger("reliable_spark.topology")
 
 DEADLY = (Exception, SystemExit)
 """What kills a task when it leaves the user's code: `sys.exit` too, which would end the thread of all tasks."""
+
+
+class Emitted(NamedTuple):
+    """A tracked emit of a spout: the id of its tree, the task, the stream and the spout's own id."""
+
+    root: int
+    task: int
+    stream: str
+    message_id: Any
 
 
 @dataclass(frozen=True)
@@ -118,31 +127,29 @@ class World:
         if self.is_watched:
             self.emitted[key].append(list(values))
 
-    def saw_message(self, spout: str, stream: str, message_id: Any, values: Sequence[Any]) -> None:
+    def saw_message(self, spout: str, emitted: Emitted, values: Sequence[Any]) -> None:
         """Write down that a message was emitted, if a ledger is kept."""
         if self._messages is not None and spout != CHECKPOINT_SPOUT:
-            now_s = self.read_at_s
-            self._messages.emitted(Message(*_key(spout, message_id), stream, list(values), now_s, now_s))
+            now_s, own = self.read_at_s, emitted.message_id
+            text = own if isinstance(own, str) else repr(own)
+            message = Message(spout, text, emitted.stream, list(values), now_s, now_s, id_type=type(own).__name__)
+            self._messages.emitted(emitted.root, message)
 
-    def saw_ack(self, spout: str, message_id: Any) -> None:
+    def saw_ack(self, spout: str, emitted: Emitted) -> None:
         """Keep an ack, if somebody looks."""
         if self.is_watched:
-            self.acks[spout].append(message_id)
+            self.acks[spout].append(emitted.message_id)
         if self._messages is not None:
-            self._messages.acked(_key(spout, message_id))
+            self._messages.acked(emitted.root)
 
-    def saw_end(self, spout: str, message_id: Any, ending: Ending) -> None:
+    def saw_end(self, spout: str, emitted: Emitted, ending: Ending) -> None:
         """Keep a fail, if somebody looks; of a message whose task died nobody hears."""
         if self.is_watched and ending == "failed":
-            self.fails[spout].append(message_id)
+            self.fails[spout].append(emitted.message_id)
         if self._messages is not None:
-            self._messages.ended(_key(spout, message_id), ending)
+            self._messages.ended(emitted.root, ending)
 
     def report(self, component: str, error: BaseException) -> None:
         """Keep an error that a component reported or died of."""
         self.errors[component].append(error)
         _LOG.warning("%s: %s: %s", component, type(error).__name__, error)
-
-
-def _key(spout: str, message_id: Any) -> MessageKey:
-    return spout, message_id if isinstance(message_id, str) else repr(message_id)

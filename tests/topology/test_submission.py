@@ -223,12 +223,12 @@ def test_a_ledger_that_could_not_be_written_is_written_no_more(tmp_path: Path, m
     """The counts of that write are in no batch: what came later would not balance without them."""
     path, messages = str(tmp_path / "ledger"), Messages()
     ledger = TopologyLedger(path, "x", messages, rs.ManualClock())
-    messages.emitted(Message("s", "1", "default", [1], 0.0))
+    messages.emitted(1, Message("s", "1", "default", [1], 0.0))
     with monkeypatch.context() as patched:
         patched.setattr(Ledger, "settle", no_room)
         with pytest.raises(rs.LedgerError, match="the disk is full"):
             ledger.write({})
-    messages.emitted(Message("s", "2", "default", [1], 0.0))
+    messages.emitted(2, Message("s", "2", "default", [1], 0.0))
     ledger.write({}, is_end=True)
     ledger.close()
     assert (audit(path).anchored, audit(path).pending, audit(path).balanced) == (0, 0, True)
@@ -236,6 +236,44 @@ def test_a_ledger_that_could_not_be_written_is_written_no_more(tmp_path: Path, m
 
 def no_room(*ignored: Any) -> None:
     raise rs.LedgerError("the disk is full")
+
+
+class SameId(rs.Spout):
+    """Emits 1 and "1" as ids, and the text once more before it is answered."""
+
+    def declare_output_fields(self, declarer: rs.OutputFieldsDeclarer) -> None:
+        declarer.declare(["value"])
+
+    def open(
+        self, configuration: Mapping[str, Any], context: rs.TopologyContext, collector: rs.SpoutOutputCollector
+    ) -> None:
+        self.collector = collector
+        self.left: list[tuple[Any, str]] = [("1", "bad"), (1, "good"), ("1", "fine")]
+
+    def next_tuple(self) -> None:
+        if self.left:
+            message_id, value = self.left.pop(0)
+            self.collector.emit([value], message_id=message_id)
+
+
+def answer_all_backwards(bolt: Does, input: rs.Tuple) -> None:
+    """Hold three, then answer the last first, and fail what is bad."""
+    bolt.state.append(input)
+    if len(bolt.state) == 3:
+        for each in reversed(bolt.state):
+            (bolt.collector.fail if each["value"] == "bad" else bolt.collector.ack)(each)
+
+
+def test_what_failed_is_what_is_dead(engine: Any, tmp_path: Path) -> None:
+    """Not another message of the same id, nor one whose id looks the same."""
+    path = str(tmp_path / "ledger")
+    with rs.submit_topology(
+        "x", line_from(SameId(), Does(answer_all_backwards)), engine=engine, ledger=path
+    ) as running:
+        assert running.await_idle(60)
+    dead = LedgerTable(f"{path}/dead_letters").read().to_pylist()
+    assert [row["payload"]["values"] for row in dead] == ['["bad"]']
+    assert (audit(path).anchored, audit(path).acked, audit(path).dead) == (3, 2, 1)
 
 
 class Holding:
