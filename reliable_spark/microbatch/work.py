@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -13,6 +13,7 @@ from reliable_spark.clock import Clock, ManualClock
 from reliable_spark.core.graph import Graph
 from reliable_spark.core.ids import numbered_ids, xxhash64
 from reliable_spark.core.statistics import Amounts, Key, TaskCounts
+from reliable_spark.engine.child import WorkerCrash
 from reliable_spark.errors import OperatingError, UsageError
 from reliable_spark.microbatch.parcels import LAST, Address, Arrival, Outbox, Parcel, flat, opened, upright
 from reliable_spark.microbatch.pickling import kept, packed, unpacked, woken
@@ -26,6 +27,8 @@ from reliable_spark.topology.builder import Topology
 from reliable_spark.topology.tuples import Tuple
 
 _FIRST = -(1 << 40)
+STARTING = -1
+"""Stands for the place of a tuple while the task is started or woken."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,14 @@ class Work:
         state: the task as it was kept; None: it starts.
         arrivals: what it executes.
         is_closing: whether it is cleaned up instead.
+        crashes: how its process ended at a try before, by the place of the tuple in hand.
     """
 
     task: int
     state: bytes | None
     arrivals: Sequence[Arrival] = ()
     is_closing: bool = False
+    crashes: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -171,9 +176,16 @@ class TaskWorld(BatchWorld):
             self.seen.put(key, self.place, list(values))
 
 
-def run_work(recipe: bytes, step: Step, work: bytes) -> bytes:
-    """A worker's whole task: packed work in, packed result out; both sides may run anywhere."""
-    return packed(_Run(_recipe(recipe), step, pickle.loads(work)).done())
+def run_work(recipe: bytes, step: Step, work: bytes, tell_place: Callable[[int], object] | None = None) -> bytes:
+    """A worker's whole task: packed work in, packed result out; both sides may run anywhere.
+
+    Args:
+        recipe: the topology's, packed.
+        step: which step.
+        work: a `Work`, pickled.
+        tell_place: is told of each tuple before it is executed.
+    """
+    return packed(_Run(_recipe(recipe), step, pickle.loads(work), tell_place).done())
 
 
 @lru_cache(maxsize=8)
@@ -187,7 +199,7 @@ def _recipe(data: bytes) -> Recipe:
 class _Run:
     """One task in one step. What the user's code raises kills the task; misuse of the library ends the step."""
 
-    def __init__(self, recipe: Recipe, step: Step, work: Work) -> None:
+    def __init__(self, recipe: Recipe, step: Step, work: Work, tell_place: Callable[[int], object] | None) -> None:
         clock = recipe.clock or ManualClock()
         if isinstance(clock, ManualClock):
             clock.advance(step.now_s)
@@ -196,6 +208,7 @@ class _Run:
         self._world.begin(work.task, step)
         self._starter = Starter(self._world, Topology(recipe.graph, recipe.bolts))
         self._work = work
+        self._tell_place = tell_place
         self._died_at: int | None = None
         self._misuse: tuple[int, BaseException] | None = None
 
@@ -224,7 +237,7 @@ class _Run:
         world, work = self._world, self._work
         world.read_time()
         world.place = _FIRST + work.task  # what it sends while it starts comes before all else
-        running = self._starter.bolt(work.task) if work.state is None else woken(work.state, world)
+        running = self._started() if work.state is None else woken(work.state, world)
         if work.is_closing:
             running.close()
             return None
@@ -234,6 +247,7 @@ class _Run:
                 continue  # it was queued for a task that is dead
             world.place = place
             try:
+                self._enter(place)
                 running.deliver(arrived)
             except UsageError as error:
                 self._misuse = (place, portable(error))
@@ -241,8 +255,22 @@ class _Run:
             except DEADLY as error:
                 world.report(world.component_of[work.task], error)
                 self._died_at = place
-                running = self._starter.bolt(work.task)
+                running = self._started()
         return self._kept(running)
+
+    def _started(self) -> BoltTask | AckerRunner:
+        self._enter(STARTING)
+        return self._starter.bolt(self._work.task)
+
+    def _enter(self, place: int) -> None:
+        """Say what is begun; what the process died of at a try before, the task dies of now."""
+        if self._tell_place is not None:
+            self._tell_place(place)
+        how = self._work.crashes.get(place)
+        if how is not None and place == STARTING:
+            raise OperatingError(f"{self._world.component_of[self._work.task]!r} cannot be started: {how}")
+        if how is not None:
+            raise WorkerCrash(how)
 
     def _kept(self, running: BoltTask | AckerRunner) -> bytes:
         try:

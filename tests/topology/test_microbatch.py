@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +19,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_spark import OutputCollector, RichBolt, Settings, TopologyContext, Tuple, UsageError
-from reliable_spark.microbatch import Here, MicroBatchEngine
+from reliable_spark import OperatingError, OutputCollector, RichBolt, Settings, TopologyContext, Tuple, UsageError
+from reliable_spark.microbatch import Here, MicroBatchEngine, SparkCluster
+from reliable_spark.microbatch.apart import run_work_apart
 from reliable_spark.microbatch.parcels import Address, Outbox, arrivals, opened
-from reliable_spark.microbatch.pickling import packed, send_hidden_modules_by_value
+from reliable_spark.microbatch.pickling import packed, send_hidden_modules_by_value, unpacked
 from reliable_spark.microbatch.work import Done, Step, Work, portable, run_work
 from reliable_spark.process.world import Watch
 from reliable_spark.testing import AckOnly, Branch, Identity
 from reliable_spark.testing.engine import ENGINES
 from reliable_spark.testing.kit import Fed, Feed
-from tests.topology.pieces import Does, FeedSpout, TestTopology, feed, keep, line, line_from, started
+from tests.topology.pieces import Does, FeedSpout, TestTopology, feed, keep, keep_values, line, line_from, started
 
 
 class Recording(Here):
@@ -221,6 +225,88 @@ def test_a_parcel_loses_what_was_sent_before_a_death() -> None:
     [arrival] = arrivals([parcel.without_those_before(6)])
     assert [content for _, content in opened([arrival])] == [6, 7]
     assert np.sum(arrival.places < 0) == 1
+
+
+class Apart(Here):
+    """Each task in a process of its own, as Spark's workers run them where one of them died."""
+
+    def run(self, recipe: bytes, step: Step, works: Sequence[Work]) -> list[Done]:
+        return [unpacked(run_work_apart(recipe, step, pickle.dumps(work))) for work in works]
+
+
+@pytest.fixture(params=["apart", pytest.param("spark", marks=pytest.mark.spark)])
+def apart(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The engine "apart" has its tasks in processes of their own, "spark" where one died."""
+    if request.param == "spark":
+        request.getfixturevalue("spark")
+    monkeypatch.setitem(ENGINES, "apart", lambda topology, how: MicroBatchEngine(topology, how, Apart()))
+    return str(request.param)
+
+
+def end_at_2(how: str, bolt: Does, input: Tuple) -> None:
+    if input["value"] == 2:
+        ends = {"SIGKILL": partial(os.kill, os.getpid(), signal.SIGKILL), "code 3": partial(os._exit, 3)}
+        ends.get(how, partial(sys.exit, 3))()
+    bolt.state.append(input["value"])
+    bolt.collector.emit(input.values, anchors=input)
+    bolt.collector.ack(input)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "code 3", "3"])
+def test_a_tuple_that_ends_its_process_kills_its_task_alone(apart: str, how: str) -> None:
+    """What came before is done, it and what was queued behind it time out, and the other tasks go on."""
+    builder = line(Does(partial(end_at_2, how)), Does(keep_values))
+    builder.set_bolt("other", AckOnly(), 1).shuffle_grouping("s")
+    topology = started(builder, apart, timeout=10)
+    feed(topology, 1, 2, 3)
+    assert (topology.acks("s"), topology.executed("other")) == ([1], 3)
+    assert [how in str(error) for error in topology.errors("b1")] == [True]
+    feed(topology, 4)
+    assert (topology.acks("s"), topology.state("b1")) == ([4], [4])
+    topology.advance(20)
+    assert (sorted(topology.fails("s")), topology.pending("s")) == ([2, 3], 0)
+
+
+class EndsInPrepare(AckOnly):
+    """Takes its process along before the first tuple."""
+
+    def prepare(self, configuration: Mapping[str, Any], context: TopologyContext, collector: OutputCollector) -> None:
+        os._exit(3)
+
+
+def test_a_bolt_that_ends_its_process_when_it_starts_is_named(apart: str) -> None:
+    """The topology cannot run at all, as with any error there; Java has nothing to say about it."""
+    topology = started(line(EndsInPrepare()), apart)
+    with pytest.raises(OperatingError, match=r"'b1' cannot be started: .* exit code 3$"):
+        topology.settle()
+
+
+class Crashing(SparkCluster):
+    """Its jobs fail as told."""
+
+    def __init__(self, *errors: str) -> None:
+        self.errors = list(errors)
+        self.asked: list[bool] = []
+
+    def _run_job(self, recipe: bytes, step: Step, works: Sequence[Work], is_apart: bool = False) -> list[Done]:
+        self.asked.append(is_apart)
+        if self.errors:
+            raise RuntimeError(self.errors.pop(0))
+        return []
+
+
+def test_a_job_that_fails_is_tried_once_more_where_a_worker_died() -> None:
+    """With the tasks apart; what else fails it is said without a stack."""
+    crash = "Python worker exited unexpectedly (crashed)"
+    crashing = Crashing(crash)
+    assert (crashing.run(b"", Step(1, 0.0), []), crashing.asked) == ([], [False, True])
+    full = Crashing("the disk is full\n\tat org.apache.spark.Task.run(Task.scala)")
+    with pytest.raises(OperatingError, match="the disk is full") as failed:
+        full.run(b"", Step(1, 0.0), [])
+    assert full.asked == [False]
+    assert "scala" not in str(failed.value)
+    with pytest.raises(OperatingError, match="exited unexpectedly"):
+        Crashing(crash, crash).run(b"", Step(1, 0.0), [])
 
 
 def test_time_that_one_task_waits_passes_for_all(cluster: Recording) -> None:
