@@ -6,7 +6,7 @@ so a second evaluation agrees with the first. Source: Storm's `daemon/GrouperFac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -15,7 +15,7 @@ from typing import Any
 import xxhash
 
 from reliable_spark.core.ids import xxhash64
-from reliable_spark.errors import UsageError
+from reliable_spark.errors import OperatingError
 
 
 class GroupingKind(Enum):
@@ -53,11 +53,12 @@ def key_hash(values: Sequence[object]) -> int:
     1, 1.0 and True are one key, as they are for a dict; a list and an array or tuple of the same content are one key.
 
     Args:
-        values: the selected values; None, numbers, text, bytes, dates, enum members, and lists, sets and mappings of
-            these.
+        values: the selected values; None, numbers, text, bytes, dates, durations, enum members, UUIDs, IP addresses,
+            and lists, sets and mappings of these.
 
     Raises:
-        UsageError: for a value of another type, whose hash would differ from process to process.
+        OperatingError: for a value of another type, whose hash would differ from process to process. It is the data
+            that is wrong, so what emitted it fails, not the program.
 
     Cost: one encoding and one xxhash. Source: `utils/TupleUtils.listHashCode`, a deep hash too.
     """
@@ -132,18 +133,38 @@ def _encoded_number(value: Any) -> bytes:
 
 
 def _encoded_other(value: Any) -> bytes:
-    """Collections by their content, sets and mappings in no order; times by the instant, others by name."""
+    """Collections by their content, sets and mappings in no order."""
     if isinstance(value, Mapping):
         return _framed(b"m", b"".join(sorted(_encoded(pair) for pair in value.items())))
     if isinstance(value, Set):
         return _framed(b"c", b"".join(sorted(map(_encoded, value))))
     if isinstance(value, list | tuple):
         return _framed(b"l", b"".join(map(_encoded, value)))
+    return _encoded_by_text(value)
+
+
+def _encoded_by_text(value: Any) -> bytes:
+    """Times by the instant, others by their name or the one text that they have."""
     if isinstance(value, Enum):
         return _framed(b"e", f"{type(value).__qualname__}.{value.name}".encode())
-    if hasattr(value, "isoformat"):
+    if hasattr(value, "isoformat") and not hasattr(value, "total_seconds"):  # pandas' durations have both
         return _framed(b"t", _instant(value).encode())
-    raise UsageError(f"a grouping cannot hash a {type(value).__name__}: group by text, numbers, bytes or dates")
+    for kind in type(value).__mro__:
+        if kind.__name__ in _TEXTS.get(kind.__module__, ()):
+            return _framed(b"o", _TEXTS[kind.__module__][kind.__name__](value).encode())
+    raise OperatingError(f"a grouping cannot hash a {type(value).__name__}: group by text, numbers, bytes or dates")
+
+
+def _duration(value: Any) -> str:
+    return f"P{value.days}D{value.seconds}.{value.microseconds:06}"
+
+
+_TEXTS: Mapping[str, Mapping[str, Callable[[Any], str]]] = {
+    "uuid": {"UUID": str},
+    "datetime": {"timedelta": _duration},
+    "ipaddress": dict.fromkeys(("IPv4Address", "IPv4Network", "IPv6Address", "IPv6Network"), str),
+}
+"""Types of Python's own whose values have one text each, by module and name: this row imports none of them."""
 
 
 def _instant(value: Any) -> str:

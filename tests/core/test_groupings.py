@@ -6,9 +6,12 @@ from collections import Counter
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from ipaddress import ip_address, ip_network
 from typing import Any
+from uuid import UUID
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +26,12 @@ from reliable_spark.core.groupings import (
     shuffled,
     text_hash,
 )
-from reliable_spark.errors import UsageError
+from reliable_spark.errors import OperatingError
+
+
+class OwnUUID(UUID):
+    """As drivers of databases have theirs."""
+
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4) | st.binary(max_size=4)
@@ -52,6 +60,13 @@ def test_a_key_has_one_task_and_equal_keys_the_same(key: list[Any], other: list[
             datetime(2026, 1, 1, 12, tzinfo=timezone.utc),
             datetime(2026, 1, 1, 14, tzinfo=timezone(timedelta(hours=2))),
         ],
+        [
+            timedelta(hours=25),
+            timedelta(days=1, seconds=3600),
+            np.timedelta64(25 * 3_600_000, "ms"),
+            pd.Timedelta("25h"),
+        ],
+        [UUID(int=7), UUID(UUID(int=7).hex), OwnUUID(int=7)],
     ],
 )
 def test_equal_values_of_different_types_are_one_key(equal: list[Any]) -> None:
@@ -68,12 +83,14 @@ def test_a_remembered_text_has_the_hash_of_its_key(text: str) -> None:
 def test_different_content_is_told_apart() -> None:
     """Type, order and nesting count."""
     keys: list[Any] = [None, "", b"", 0, "0", [], [[]], ["a", "b"], ["ab"], ["b", "a"], {1}, {1: 2}, float("inf")]
+    keys += [UUID(int=1), UUID(int=2), timedelta(1), timedelta(0, 1), timedelta(0, 0, 1), timedelta(-1)]
+    keys += [ip_address("10.0.0.1"), ip_network("10.0.0.1/32"), ip_address("::1"), "10.0.0.1"]
     assert len({key_hash([key]) for key in keys}) == len(keys)
 
 
 def test_what_cannot_be_hashed_the_same_everywhere_is_refused() -> None:
     """An object's hash would differ from process to process."""
-    with pytest.raises(UsageError, match="cannot hash a object"):
+    with pytest.raises(OperatingError, match="cannot hash a object"):
         key_hash([object()])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -325,6 +326,42 @@ def test_x9_a_tuple_of_two_roots_answers_both(
     topology = run(line(Aggregate(2), last))
     feed(topology, 1, 2)
     assert answers(topology) == expected
+
+
+class Wrapping(BasicBolt):
+    """Emits an object that no grouping can hash for every value but 3, for which it emits a UUID."""
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        declarer.declare(["value"])
+
+    def execute(self, input: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit([UUID(int=3) if input["value"] == 3 else Odd()])
+
+
+class Odd:
+    """Has no hash that all processes agree on."""
+
+
+def emit_odd(bolt: Does, input: Tuple) -> None:
+    bolt.collector.emit([Odd() if input["value"] == 1 else input["value"]], anchors=input)
+    bolt.collector.ack(input)
+
+
+def test_a_value_that_no_grouping_can_hash_fails_alone(run: Start) -> None:
+    """A basic bolt's tuple fails, a rich bolt dies of its own; the topology goes on with what comes then."""
+    builder = line()
+    builder.set_bolt("basic", Wrapping(), 1).shuffle_grouping("s")
+    builder.set_bolt("rich", Does(emit_odd), 1).shuffle_grouping("s")
+    for name in ("basic", "rich"):
+        builder.set_bolt(f"after_{name}", Does(keep_values), 2).fields_grouping(name, ["value"])
+    topology = run(builder, timeout=10)
+    feed(topology, 1)
+    feed(topology, 3)
+    assert answers(topology) == ([3], [1])
+    for name in ("basic", "rich"):
+        assert ["cannot hash a Odd" in str(error) for error in topology.errors(name)] == [True]
+    kept = [topology.state("after_basic", task) for task in range(2)]
+    assert sorted(kept) == [[], [[UUID(int=3)]]]
 
 
 def ack_twice(bolt: Does, input: Tuple) -> None:
