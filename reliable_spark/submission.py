@@ -191,15 +191,15 @@ class RunningTopology:
         self._answer_calls()
         is_busy = self._engine.run_once()
         is_done = not is_busy or self._engine.is_checkpointing_alone()
-        is_idle = is_done and not any(self._engine.pending(spout) for spout in self._spouts)
+        is_settled = is_done and not any(self._engine.pending(spout) for spout in self._spouts)
         now_s = self._engine.now_s()
         if now_s >= self._page_due_s:
             self._page_due_s = now_s + PAGE_PERIOD_S
             self._write_page()
             self._write_ledger()
-        if is_idle:
+        if is_settled and not self._engine.is_short_of_tasks():
             self._idle.set()
-        if self._deadline_s is not None and (is_idle or now_s >= self._deadline_s):
+        if self._deadline_s is not None and (is_settled or now_s >= self._deadline_s):
             return False
         if not is_busy:
             self._clock.wait(IDLE_S, self._ended)

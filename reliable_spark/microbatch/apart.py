@@ -14,7 +14,8 @@ import pyarrow as pa
 from reliable_spark.engine import child as children
 from reliable_spark.engine.worker import BoltTask
 from reliable_spark.errors import OperatingError
-from reliable_spark.microbatch.work import STARTING, Step, Work, run_work
+from reliable_spark.microbatch.orders import Step, Work
+from reliable_spark.microbatch.work import STARTING, run_work
 
 _PLACE = struct.Struct("q")
 

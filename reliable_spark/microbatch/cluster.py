@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 from reliable_spark.engine.causes import Blame, blame, explain
 from reliable_spark.errors import OperatingError
 from reliable_spark.microbatch.apart import run_work_apart
+from reliable_spark.microbatch.orders import Done, Step, Work
 from reliable_spark.microbatch.pickling import unpacked
-from reliable_spark.microbatch.work import Done, Step, Work, run_work
+from reliable_spark.microbatch.work import run_work
 from reliable_spark.session import session
 
 _LOG = logging.getLogger("reliable_spark.topology")

@@ -13,12 +13,13 @@ from typing import Any
 from reliable_spark.clock import Clock, ManualClock
 from reliable_spark.core.graph import ACKER, CHECKPOINT_SPOUT
 from reliable_spark.microbatch.cluster import Cluster
+from reliable_spark.microbatch.orders import Done, Step, Work
 from reliable_spark.microbatch.parcels import LAST, Address, Arrival, Parcel, arrivals, opened, upright
 from reliable_spark.microbatch.pickling import send_hidden_modules_by_value, woken
 from reliable_spark.microbatch.states import check_shared
-from reliable_spark.microbatch.work import BatchWorld, Done, Recipe, Step, Work
+from reliable_spark.microbatch.work import BatchWorld, Recipe
 from reliable_spark.process.base import TopologyEngine
-from reliable_spark.process.crew import Crew, Task
+from reliable_spark.process.crew import Crew, Down, Task
 from reliable_spark.process.starting import with_ackers
 from reliable_spark.process.world import Watch
 from reliable_spark.settings import Settings
@@ -74,6 +75,7 @@ class MicroBatchEngine(TopologyEngine):
         self._in_flight: list[Parcel[Address]] = []
         self._steps = 0
         self._died_at: dict[int, int] = {}
+        self._has_started: set[int] = set()
         super().__init__(world, Crew(world, topology, elsewhere))
 
     def _closing(self) -> list[Callable[[], object]]:
@@ -82,14 +84,15 @@ class MicroBatchEngine(TopologyEngine):
     def _clean_up(self) -> None:
         """Let the bolts on the cluster clean up that have something to clean up."""
         tasks = [task for name, bolt in self._bolts.items() if _cleans_up(bolt) for task in self._world.tasks[name]]
-        _raise_misuse(self._run_works([Work(task, self._states[task], is_closing=True) for task in tasks]))
+        up = [task for task in tasks if task not in self._restarts]
+        _raise_misuse(self._run_works([Work(task, self._states[task], is_closing=True) for task in up]))
 
     # ------------------------------------------------------------------------------------------- one step
 
     def _round(self, until_s: float) -> bool:
         """Tasks start with the first tuples that are queued; without any, for themselves."""
         happened = super()._round(until_s)
-        if not happened and None in self._states.values():
+        if not happened and any(state is None for task, state in self._states.items() if task not in self._restarts):
             self._step()
             return True
         return happened
@@ -109,9 +112,9 @@ class MicroBatchEngine(TopologyEngine):
             arrived.setdefault(parcel.to.task, []).append(arrival)
         here = {task: arrived.pop(task) for task in self._crew.tasks if task in arrived}
         works = [
-            Work(task, state, arrived.get(task, ()))
+            Work(task, state, arrived.get(task, ()), is_restart=task in self._has_started)
             for task, state in self._states.items()
-            if state is None or task in arrived
+            if (state is None or task in arrived) and task not in self._restarts  # what is for those is lost
         ]
         done = self._run_works(works)
         self._in_flight = []  # only now: a job that fails has delivered nothing
@@ -130,10 +133,8 @@ class MicroBatchEngine(TopologyEngine):
         """Keep the tasks, their counts and what they sent, in the order of one queue."""
         world = self._world
         for each in done:
-            self._states[each.task] = each.state
+            self._keep_task(each)
             self._in_flight += each.parcels
-            if each.died_at is not None:
-                self._died_at[each.task] = each.died_at
             for second, counted in each.counted:
                 world.counts[each.task].add_all(second, counted)
         errors = [(place, each.task, error) for each in done for place, error in each.reported]
@@ -144,6 +145,19 @@ class MicroBatchEngine(TopologyEngine):
             world.emitted[key] += [values for _, values in opened(arrivals(parcels))]
         if isinstance(world.clock, ManualClock):  # who waits longest is who the others wait for
             world.clock.advance(max((each.now_s for each in done), default=world.now_s) - world.now_s)
+
+    def _keep_task(self, done: Done) -> None:
+        """Keep a task until the next step, and know whether it is there to begin that one."""
+        task = done.task
+        if done.is_down:
+            self._restarts.put_off(task, done.now_s)
+        elif done.state is not None and (self._states[task] is None or done.died_at is not None):
+            self._restarts.started(task, done.now_s)
+        self._states[task] = done.state
+        if done.state is not None or done.died_at is not None:
+            self._has_started.add(task)
+        if done.died_at is not None:
+            self._died_at[task] = done.died_at
 
     def _deliver_here(self, here: dict[int, list[Arrival]]) -> None:
         """Let the spouts hear of answers and ticks, and the bolts that run here of their tuples."""
@@ -180,21 +194,29 @@ class MicroBatchEngine(TopologyEngine):
     def _running(self, task: int) -> Task:
         if task not in self._states:
             return super()._running(task)
-        if self._states[task] is None:
-            done = self._run_works([Work(task, None)])
+        if self._states[task] is None and task not in self._restarts:
+            done = self._run_works([Work(task, None, is_restart=task in self._has_started)])
             self._take_back(done)
             _raise_misuse(done)
         state = self._states[task]
-        assert state is not None, "a task that started is kept"
+        if state is None:
+            return Down(None)
         running: Task = woken(state, self._world)
         return running
 
     def _restart(self, task: int) -> None:
         if task in self._states:
             self._drop_queued(task)
-            self._states[task] = None
+            self._start(task)
         else:
             super()._restart(task)
+
+    def _start(self, task: int) -> None:
+        if task in self._states:
+            self._states[task] = None  # the next step starts it
+            self._restarts.started(task, self._world.now_s)
+        else:
+            super()._start(task)
 
     def _drop_queued(self, task: int) -> None:
         if self._world.place != LAST:

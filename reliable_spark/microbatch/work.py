@@ -15,7 +15,8 @@ from reliable_spark.core.ids import numbered_ids, xxhash64
 from reliable_spark.core.statistics import Amounts, Key, TaskCounts
 from reliable_spark.engine.child import WorkerCrash
 from reliable_spark.errors import OperatingError, UsageError
-from reliable_spark.microbatch.parcels import LAST, Address, Arrival, Outbox, Parcel, flat, opened, upright
+from reliable_spark.microbatch.orders import Done, Step, Work
+from reliable_spark.microbatch.parcels import LAST, Address, Outbox, flat, opened, upright
 from reliable_spark.microbatch.pickling import kept, packed, unpacked, woken
 from reliable_spark.process.acker_task import AckerRunner
 from reliable_spark.process.bolt_task import BoltTask
@@ -29,6 +30,7 @@ from reliable_spark.topology.tuples import Tuple
 _FIRST = -(1 << 40)
 STARTING = -1
 """Stands for the place of a tuple while the task is started or woken."""
+_RESTARTING = -2
 
 
 @dataclass(frozen=True)
@@ -71,60 +73,6 @@ def _checked(what: str, value: Any) -> bytes:
         raise UsageError(
             f"{what} cannot be copied for its tasks ({error}): make such things in prepare() or open()"
         ) from None
-
-
-@dataclass(frozen=True)
-class Step:
-    """Which step it is, and when it began."""
-
-    number: int
-    now_s: float
-
-
-@dataclass(frozen=True)
-class Work:
-    """One task's part of a step.
-
-    Attributes:
-        task: its id.
-        state: the task as it was kept; None: it starts.
-        arrivals: what it executes.
-        is_closing: whether it is cleaned up instead.
-        crashes: how its process ended at a try before, by the place of the tuple in hand.
-    """
-
-    task: int
-    state: bytes | None
-    arrivals: Sequence[Arrival] = ()
-    is_closing: bool = False
-    crashes: Mapping[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Done:
-    """What came of a task's part of a step.
-
-    Attributes:
-        task: its id.
-        state: the task, kept; None: it could not be.
-        parcels: what it sent.
-        seen: what it emitted, for a test.
-        counted: its statistics, by second and key.
-        reported: its errors, each with the place of the tuple in hand.
-        died_at: the place of the tuple that killed it last.
-        misuse: what the caller must hear of, with its place.
-        now_s: the time when it was done.
-    """
-
-    task: int
-    state: bytes | None
-    parcels: Sequence[Parcel[Address]]
-    seen: Sequence[Parcel[Key]]
-    counted: Sequence[tuple[float, Mapping[Key, Amounts]]]
-    reported: Sequence[tuple[int, BaseException]]
-    died_at: int | None
-    misuse: tuple[int, BaseException] | None
-    now_s: float
 
 
 class BatchWorld(World):
@@ -209,6 +157,7 @@ class _Run:
         self._starter = Starter(self._world, Topology(recipe.graph, recipe.bolts))
         self._work = work
         self._tell_place = tell_place
+        self._is_down = False
         self._died_at: int | None = None
         self._misuse: tuple[int, BaseException] | None = None
 
@@ -223,6 +172,7 @@ class _Run:
         return Done(
             self._work.task,
             state,
+            self._is_down,
             world.outbox.take(),
             world.seen.take(),
             world.counted.seconds,
@@ -238,12 +188,12 @@ class _Run:
         world.read_time()
         world.place = _FIRST + work.task  # what it sends while it starts comes before all else
         running = self._started() if work.state is None else woken(work.state, world)
-        if work.is_closing:
+        if work.is_closing and running is not None:
             running.close()
             return None
         for place, content in opened(work.arrivals):
             arrived = upright(content, world.graph)
-            if self._died_at is not None and not arrived.is_tick:
+            if running is None or (self._died_at is not None and not arrived.is_tick):
                 continue  # it was queued for a task that is dead
             world.place = place
             try:
@@ -256,18 +206,28 @@ class _Run:
                 world.report(world.component_of[work.task], error)
                 self._died_at = place
                 running = self._started()
-        return self._kept(running)
+        return None if running is None else self._kept(running)
 
-    def _started(self) -> BoltTask | AckerRunner:
-        self._enter(STARTING)
-        return self._starter.bolt(self._work.task)
+    def _started(self) -> BoltTask | AckerRunner | None:
+        """The task anew; None if it cannot start, unless it never did, which is the caller's to hear."""
+        try:
+            self._enter(STARTING if self._died_at is None else _RESTARTING)
+            return self._starter.bolt(self._work.task)
+        except UsageError:
+            raise
+        except DEADLY as error:
+            if self._died_at is None and not self._work.is_restart:
+                raise
+            self._world.report(self._world.component_of[self._work.task], error)
+            self._is_down = True
+            return None
 
     def _enter(self, place: int) -> None:
         """Say what is begun; what the process died of at a try before, the task dies of now."""
         if self._tell_place is not None:
             self._tell_place(place)
         how = self._work.crashes.get(place)
-        if how is not None and place == STARTING:
+        if how is not None and place < 0:
             raise OperatingError(f"{self._world.component_of[self._work.task]!r} cannot be started: {how}")
         if how is not None:
             raise WorkerCrash(how)

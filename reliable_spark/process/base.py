@@ -9,18 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from reliable_spark.clock import ManualClock
 from reliable_spark.core.graph import SYSTEM, TICK_STREAM
-from reliable_spark.core.pressure import ReceiveQueue
-from reliable_spark.core.statistics import ALL_TIME, ComponentStatistics, Metric, component_statistics
 from reliable_spark.errors import OperatingError, UsageError
-from reliable_spark.process.acker_task import AckerRunner
 from reliable_spark.process.bolt_task import BoltTask
 from reliable_spark.process.closing import first_error
-from reliable_spark.process.crew import Crew, Task
+from reliable_spark.process.crew import Crew
+from reliable_spark.process.restarts import Restarts
 from reliable_spark.process.spout_task import SpoutExecutor, SpoutTask
+from reliable_spark.process.view import TopologyView
 from reliable_spark.process.world import DEADLY, World
 from reliable_spark.topology.checkpoint_spout import CheckpointSpout
 from reliable_spark.topology.tuples import Tuple
@@ -32,7 +30,7 @@ STEPS_MAX = 10_000_000
 """What has not come to rest after this many steps while no time passed will not do so by itself."""
 
 
-class TopologyEngine(ABC):
+class TopologyEngine(TopologyView, ABC):
     """Runs one topology; see `testing.TestTopology` for what the methods promise.
 
     Args:
@@ -41,8 +39,8 @@ class TopologyEngine(ABC):
     """
 
     def __init__(self, world: World, crew: Crew) -> None:
-        self._world = world
-        self._crew = crew
+        super().__init__(world, crew)
+        self._restarts = Restarts()
         self._ticks = crew.ticks()
         self._is_active = False
         self._has_user_emitted = False
@@ -78,6 +76,10 @@ class TopologyEngine(ABC):
         """Whether nothing but a checkpoint can have made the last `run_once` busy: no spout of the user's emitted."""
         return self._crew.coordinator is not None and not self._has_user_emitted
 
+    def is_short_of_tasks(self) -> bool:
+        """Whether a task waits to be started again."""
+        return len(self._restarts) > 0
+
     def activate(self) -> None:
         """Let the spouts emit."""
         if not self._is_active:
@@ -102,67 +104,6 @@ class TopologyEngine(ABC):
         if error is not None:
             raise error
 
-    # ------------------------------------------------------------------------------------------- looking
-
-    def components(self) -> dict[str, int]:
-        """Every component with its number of tasks, the ackers included."""
-        return {name: len(tasks) for name, tasks in self._world.tasks.items()}
-
-    def now_s(self) -> float:
-        """Seconds since the topology began."""
-        return self._world.now_s
-
-    def acks(self, spout: str) -> list[Any]:
-        """Message ids acked since the previous call."""
-        return self._world.acks.pop(spout, [])
-
-    def fails(self, spout: str) -> list[Any]:
-        """Message ids failed since the previous call."""
-        return self._world.fails.pop(spout, [])
-
-    def emitted(self, component: str, stream: str) -> list[list[Any]]:
-        """Value lists emitted since the previous call."""
-        return self._world.emitted.pop((component, stream), [])
-
-    def errors(self, component: str) -> list[BaseException]:
-        """Errors reported since the previous call."""
-        return self._world.errors.pop(component, [])
-
-    def pending(self, spout: str) -> int:
-        """Trees of a spout that have no answer."""
-        own = self._world.tasks[spout]
-        entries = (entry for executor in self._crew.spout_executors for _, entry in executor.pending.items())
-        return sum(entry.task in own for entry in entries)
-
-    def instance(self, component: str, task: int) -> Any:
-        """The user's object that runs in a task, or the acker."""
-        running = self._running(self._world.tasks[component][task])
-        return running if isinstance(running, AckerRunner) else running.user
-
-    def executed(self, component: str, task: int | None) -> int:
-        """Tuples that one or all tasks executed, ticks included."""
-        tasks = self._world.tasks[component]
-        chosen = tasks if task is None else [tasks[task]]
-        now_s = self._world.now_s
-        self._world.keep_counts()
-        counts = [self._world.counts[each] for each in chosen]
-        return int(sum(each.total(Metric.EXECUTED, ALL_TIME, now_s, lambda key: True) for each in counts))
-
-    def queue(self, component: str, task: int) -> ReceiveQueue[Any]:
-        """The receive queue of one task, where tasks have one.
-
-        Raises:
-            UsageError: here a step takes everything that is queued.
-        """
-        raise UsageError("this engine has no queue for each task: a step takes everything that is queued")
-
-    def statistics(self, component: str) -> ComponentStatistics:
-        """The component's page of Storm's UI."""
-        now_s = self._world.now_s
-        self._world.keep_counts()
-        counts = [self._world.counts[task] for task in self._world.tasks[component]]
-        return component_statistics(component, counts, now_s)
-
     # ------------------------------------------------------------------------------------------- one round
 
     @abstractmethod
@@ -185,9 +126,6 @@ class TopologyEngine(ABC):
         """What closes the topology, in order."""
         return [self.deactivate, *(running.close for running in self._crew.tasks.values())]
 
-    def _running(self, task: int) -> Task:
-        return self._crew.tasks[task]
-
     def _run(self, until_s: float) -> None:
         """Rounds until one finds nothing to do, or bolts have spent more time than there was."""
         quiet_since_s, rounds = self._world.now_s, 0
@@ -200,6 +138,8 @@ class TopologyEngine(ABC):
     def _round(self, until_s: float) -> bool:
         """Deliver what is queued, then let the spouts emit; says whether anything happened."""
         self._ring()
+        if self._restarts.next_due_s <= self._world.now_s:
+            self._start_those_due()
         delivered = self._drain(until_s)
         emitted = self._world.now_s <= until_s and self._ask_spouts()
         return delivered or emitted or self._flush()
@@ -243,7 +183,11 @@ class TopologyEngine(ABC):
     def _expire(self, executor: SpoutExecutor) -> None:
         """Fail what timed out; a task that dies of it does not keep the others from hearing of theirs."""
         for late in executor.rotate():
-            self._guarded(late.task, partial(executor.tasks[late.task].failed, late))
+            running = executor.tasks.get(late.task)
+            if running is None:  # it died of one before
+                self._world.saw_end(self._world.component_of[late.task], late, "lost")
+            else:
+                self._guarded(late.task, partial(running.failed, late))
         self._world.read_time()
 
     def _ask_spouts(self) -> bool:
@@ -254,7 +198,7 @@ class TopologyEngine(ABC):
         emitted = False
         for executor in self._crew.spout_executors:
             if (self._is_active or executor is self._crew.coordinator) and not executor.is_throttled:
-                for task in filter(self._may_emit, list(executor.tasks)):
+                for task in filter(self._may_emit, sorted(executor.tasks)):
                     has_emitted = bool(self._guarded(task, executor.tasks[task].next_tuple))
                     emitted |= has_emitted
                     self._has_user_emitted |= has_emitted and executor is not self._crew.coordinator
@@ -271,15 +215,39 @@ class TopologyEngine(ABC):
             return False
 
     def _died(self, task: int, error: BaseException) -> None:
+        """Start a task again: a spout after a wait, from its second death on, since nothing else would slow it down."""
         self._world.report(self._world.component_of[task], error)
-        self._restart(task)
+        is_spout = isinstance(self._crew.tasks[task], SpoutTask)
+        if is_spout and self._restarts.put_off(task, self._world.now_s, first_s=0.0):
+            self._drop_queued(task)
+            self._crew.lay_down(task, self._expire)
+        else:
+            self._restart(task)
 
     def _restart(self, task: int) -> None:
+        """Let a task die and start again, now or, if it cannot, later."""
         self._drop_queued(task)
-        self._crew.restart(task)
-        running = self._crew.tasks[task]
-        if isinstance(running, SpoutTask) and self._is_active:
-            running.user.activate()
+        self._crew.lay_down(task, self._expire)
+        self._start(task)
+
+    def _start_those_due(self) -> None:
+        for task in self._restarts.due(self._world.now_s):
+            self._start(task)
+
+    def _start(self, task: int) -> None:
+        try:
+            self._crew.start(task)
+            running = self._crew.tasks[task]
+            if isinstance(running, SpoutTask) and self._is_active:
+                running.user.activate()
+        except UsageError:
+            raise
+        except DEADLY as error:
+            self._world.report(self._world.component_of[task], error)
+            self._crew.lay_down(task, self._expire)
+            self._restarts.put_off(task, self._world.now_s)
+        else:
+            self._restarts.started(task, self._world.now_s)
 
     def _spout_tasks(self) -> list[int]:
         return [task for executor in self._crew.spout_executors for task in executor.tasks]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 
 from reliable_spark.core.graph import ACKER, CHECKPOINT_SPOUT, Component, executors_of
 from reliable_spark.core.statistics import TaskCounts
@@ -15,8 +16,29 @@ from reliable_spark.process.ticks import Ticks, Timer
 from reliable_spark.process.world import World
 from reliable_spark.topology.builder import Topology
 from reliable_spark.topology.context import TICK_KEY
+from reliable_spark.topology.tuples import Tuple
 
-Task = BoltTask | SpoutTask | AckerRunner
+
+class Down:
+    """In the place of a task that died and has not started again: what arrives is lost, and times out.
+
+    Args:
+        on_tick: what a tick is still for: others of a spout's executor.
+    """
+
+    def __init__(self, on_tick: Callable[[], object] | None) -> None:
+        self._on_tick = on_tick
+
+    def deliver(self, input: Tuple) -> None:
+        """Lose it."""
+        if input.is_tick and self._on_tick is not None:
+            self._on_tick()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+Task = BoltTask | SpoutTask | AckerRunner | Down
 
 
 class Crew:
@@ -51,11 +73,18 @@ class Crew:
         tasks = self._world.tasks.get(CHECKPOINT_SPOUT)
         return self._executor_of[tasks[0]] if tasks else None
 
-    def restart(self, task: int) -> None:
-        """Let a task die, with the trees of a spout's, and start it again from a fresh copy."""
-        if task in self._executor_of:
-            for each in self._executor_of[task].forget(task):
-                self._world.saw_end(self._world.component_of[task], each, "lost")
+    def lay_down(self, task: int, expire: Callable[[SpoutExecutor], object]) -> None:
+        """Let a task die, with the trees of a spout's; `expire` is called for ticks that stand for its executor."""
+        executor = self._executor_of.get(task)
+        if executor is None:
+            self.tasks[task] = Down(None)
+            return
+        for each in executor.forget(task):
+            self._world.saw_end(self._world.component_of[task], each, "lost")
+        self.tasks[task] = Down(partial(expire, executor))
+
+    def start(self, task: int) -> None:
+        """Start a task again from a fresh copy."""
         self.tasks[task] = self._started(task)
 
     def ticks(self) -> Ticks:

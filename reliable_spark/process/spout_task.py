@@ -40,7 +40,8 @@ class SpoutExecutor:
         return list(self.pending.rotate().values())
 
     def forget(self, task: int) -> list[Emitted]:
-        """A task died: its trees, which these are, have nobody to be told to."""
+        """A task died: its trees, which these are, have nobody to be told to, and it has nothing to emit."""
+        self.tasks.pop(task, None)
         forgotten = [(root, each) for root, each in self.pending.items() if each.task == task]
         for root, _ in forgotten:
             self.pending.remove(root)

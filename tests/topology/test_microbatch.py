@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_spark import OperatingError, OutputCollector, RichBolt, Settings, TopologyContext, Tuple, UsageError
+from reliable_spark import (
+    ManualClock,
+    OperatingError,
+    OutputCollector,
+    RichBolt,
+    Settings,
+    TopologyContext,
+    Tuple,
+    UsageError,
+)
 from reliable_spark.microbatch import Here, MicroBatchEngine, SparkCluster
 from reliable_spark.microbatch.apart import run_work_apart
+from reliable_spark.microbatch.orders import Done, Step, Work
 from reliable_spark.microbatch.parcels import Address, Outbox, arrivals, opened
 from reliable_spark.microbatch.pickling import packed, send_hidden_modules_by_value, unpacked
-from reliable_spark.microbatch.work import Done, Step, Work, portable, run_work
+from reliable_spark.microbatch.work import portable, run_work
 from reliable_spark.process.world import Watch
 from reliable_spark.testing import AckOnly, Branch, Identity
 from reliable_spark.testing.engine import ENGINES
@@ -279,6 +290,31 @@ def test_a_bolt_that_ends_its_process_when_it_starts_is_named(apart: str) -> Non
     topology = started(line(EndsInPrepare()), apart)
     with pytest.raises(OperatingError, match=r"'b1' cannot be started: .* exit code 3$"):
         topology.settle()
+
+
+class EndsWhenRestarted(Does):
+    """Its second start ends the process; the file outlives that."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(partial(end_at_2, "code 3"))
+        self.file = file
+
+    def prepare(self, configuration: Mapping[str, Any], context: TopologyContext, collector: OutputCollector) -> None:
+        super().prepare(configuration, context, collector)
+        if context.clock.now() < ManualClock().now() + timedelta(seconds=1) and self.file.exists():
+            os._exit(4)
+        self.file.touch()
+
+
+def test_a_bolt_that_ends_its_process_when_it_starts_again_is_tried_later(apart: str, tmp_path: Path) -> None:
+    """As after an exception there."""
+    with started(line(EndsWhenRestarted(tmp_path / "started"), AckOnly()), apart) as topology:
+        feed(topology, 1)
+        feed(topology, 2)
+        topology.advance(2)
+        feed(topology, 3)
+        assert (topology.acks("s"), topology.state("b1")) == ([1, 3], [3])
+        assert ["code 4" in str(error) for error in topology.errors("b1")] == [False, True]
 
 
 class Crashing(SparkCluster):

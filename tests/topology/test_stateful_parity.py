@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from reliable_spark import Settings, SettingsError, TopologyBuilder, submit_topology
 from reliable_spark.microbatch import Here, MicroBatchEngine, with_states_below
-from reliable_spark.microbatch.work import Done, Step, Work
+from reliable_spark.microbatch.orders import Done, Step, Work
 from reliable_spark.settings import TopologySettings
 from reliable_spark.state import MemoryStateProvider
 from reliable_spark.state.delta import DeltaStateProvider
