@@ -22,6 +22,7 @@ from reliable_spark.process.base import TopologyEngine
 from reliable_spark.process.closing import first_error
 from reliable_spark.process.engine import ProcessEngine
 from reliable_spark.process.stored import TopologyLedger
+from reliable_spark.process.view import check_task
 from reliable_spark.process.world import Watch
 from reliable_spark.settings import Settings
 from reliable_spark.topology.builder import Topology, TopologyBuilder
@@ -130,13 +131,17 @@ class RunningTopology:
 
     def statistics(self, component: str) -> ComponentStatistics:
         """What Storm's UI shows of a component."""
-        self._check(component)
+        check_task(self._engine.components(), component)
         found: ComponentStatistics = self._between_rounds(partial(self._engine.statistics, component))
         return found
 
     def state(self, component: str, task: int = 0) -> Any:
-        """The `state` of the user's object in a task; on Spark a copy."""
-        self._check(component)
+        """The `state` of the user's object in a task, which is named by its place from 0; on Spark a copy.
+
+        Raises:
+            UsageError: there is no such component or task, or the task has died and not started again yet.
+        """
+        check_task(self._engine.components(), component, task)
         return self._between_rounds(partial(self._engine.instance, component, task)).state
 
     def write_statistics(self, page: Path) -> None:
@@ -253,11 +258,6 @@ class RunningTopology:
     def _close_ledger(self) -> None:
         if self._ledger is not None:
             self._ledger.close()
-
-    def _check(self, component: str) -> None:
-        components = self._engine.components()
-        if component not in components:
-            raise UsageError(f"there is no component {component!r}{nearest(component, components)}")
 
 
 def _engine_of(name: str, surroundings: Surroundings) -> Callable[[Topology, Settings, Clock, Watch], TopologyEngine]:

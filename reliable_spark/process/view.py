@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from reliable_spark.core.pressure import ReceiveQueue
 from reliable_spark.core.statistics import ALL_TIME, ComponentStatistics, Metric, component_statistics
-from reliable_spark.errors import UsageError
+from reliable_spark.errors import UsageError, nearest
 from reliable_spark.process.acker_task import AckerRunner
 from reliable_spark.process.crew import Crew, Down, Task
 from reliable_spark.process.world import World
+
+
+def check_task(tasks: Mapping[str, int], component: str, task: int = 0) -> None:
+    """Refuse a component or the place of a task that is not there.
+
+    Args:
+        tasks: how many each component has.
+        component: its id.
+        task: the place among them, from 0.
+
+    Raises:
+        UsageError: it names those that are there.
+    """
+    if component not in tasks:
+        raise UsageError(f"there is no component {component!r}{nearest(component, tasks)}")
+    if not 0 <= task < tasks[component]:
+        raise UsageError(f"component {component!r} has the tasks 0 to {tasks[component] - 1}, not {task}")
 
 
 class TopologyView:

@@ -12,6 +12,7 @@ from reliable_spark.core.graph import DEFAULT_STREAM
 from reliable_spark.core.pressure import ReceiveQueue
 from reliable_spark.core.statistics import ComponentStatistics
 from reliable_spark.errors import UsageError, nearest
+from reliable_spark.process.view import check_task
 from reliable_spark.settings import Settings
 from reliable_spark.testing.engine import engine_of
 from reliable_spark.testing.kit import Fed, Feed, FeedSpout
@@ -203,8 +204,4 @@ class TestTopology:
         return name
 
     def _check(self, component: str, task: int = 0) -> None:
-        tasks = self._engine.components()
-        if component not in tasks:
-            raise UsageError(f"there is no component {component!r}{nearest(component, tasks)}")
-        if not 0 <= task < tasks[component]:
-            raise UsageError(f"component {component!r} has the tasks 0 to {tasks[component] - 1}, not {task}")
+        check_task(self._engine.components(), component, task)

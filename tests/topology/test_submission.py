@@ -111,6 +111,16 @@ def test_what_is_not_there_is_said_so() -> None:
         running.statistics("b2")
 
 
+@pytest.mark.parametrize("task", [1, 7, -1])
+def test_a_task_that_is_not_there_is_said_so(task: int) -> None:
+    """With those that are; -1 is none of them, unlike in a list."""
+    with (
+        rs.submit_topology("x", line_from(fed(), Does(keep_values)), clock=rs.ManualClock()) as running,
+        pytest.raises(rs.UsageError, match=f"component 'b1' has the tasks 0 to 0, not {task}"),
+    ):
+        running.state("b1", task)
+
+
 def fails_first(bolt: Does, input: rs.Tuple) -> None:
     """Fails every value but the last, once it was seen."""
     (bolt.collector.ack if input["value"] == 3 else bolt.collector.fail)(input)
