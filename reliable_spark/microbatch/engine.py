@@ -106,7 +106,7 @@ class MicroBatchEngine(TopologyEngine):
 
     def _step(self) -> None:
         """Deliver everything that is queued now; what it causes is queued then."""
-        self._in_flight += self._world.outbox.take()
+        self._in_flight += self._world.take_sent()
         arrived: dict[int, list[Arrival]] = {}
         for parcel, arrival in zip(self._in_flight, arrivals(self._in_flight), strict=True):
             arrived.setdefault(parcel.to.task, []).append(arrival)
@@ -174,7 +174,7 @@ class MicroBatchEngine(TopologyEngine):
 
     def _lose_what_was_queued_for_the_dead(self) -> None:
         """A task that died took along what had been sent to it by then; what was sent later arrives."""
-        self._in_flight += self._world.outbox.take()
+        self._in_flight += self._world.take_sent()
         self._in_flight = [
             parcel
             if parcel.to.is_tick or parcel.to.task not in self._died_at
@@ -222,7 +222,7 @@ class MicroBatchEngine(TopologyEngine):
         if self._world.place != LAST:
             self._died_at[task] = self._world.place
             return
-        self._in_flight += self._world.outbox.take()
+        self._in_flight += self._world.take_sent()
         self._in_flight = [each for each in self._in_flight if each.to.task != task or each.to.is_tick]
 
 

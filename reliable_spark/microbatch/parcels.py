@@ -8,7 +8,7 @@ would in the one queue. Only these numbers are looked at on the way; the content
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from operator import itemgetter
@@ -81,14 +81,41 @@ class Outbox(Generic[To]):
         numbers.append(next(self._numbers))
         contents.append(content)
 
-    def take(self) -> list[Parcel[To]]:
-        """Everything, packed; the box is empty then."""
-        parcels = [
-            Parcel(to, np.array(parents, np.int64), np.array(numbers, np.int64), packed(contents))
-            for to, (parents, numbers, contents) in self._boxes.items()
-        ]
+    def take(self, lose: Callable[[Any, Exception], object]) -> list[Parcel[To]]:
+        """Everything, packed; the box is empty then.
+
+        Args:
+            lose: is told of each content that cannot be packed, and why; the others go without it.
+        """
+        parcels = [_parcel(to, box, lose) for to, box in self._boxes.items()]
         self._boxes.clear()
         return parcels
+
+
+def _parcel(
+    to: To, box: tuple[list[int], list[int], list[Any]], lose: Callable[[Any, Exception], object]
+) -> Parcel[To]:
+    parents, numbers, contents = box
+    try:
+        content = packed(contents)
+    except Exception:  # a value's own code may raise anything
+        fit = [place for place, each in enumerate(contents) if _can_be_packed(each, lose)]
+        parents, numbers = [parents[place] for place in fit], [numbers[place] for place in fit]
+        content = packed([contents[place] for place in fit])
+    return Parcel(to, np.array(parents, np.int64), np.array(numbers, np.int64), content)
+
+
+def lose_silently(content: Any, error: Exception) -> None:
+    """For what is sent elsewhere too, and reported there."""
+
+
+def _can_be_packed(content: Any, lose: Callable[[Any, Exception], object]) -> bool:
+    try:
+        packed(content)
+    except Exception as error:
+        lose(content, error)
+        return False
+    return True
 
 
 def arrivals(parcels: Sequence[Parcel[To]]) -> list[Arrival]:

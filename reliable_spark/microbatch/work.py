@@ -16,7 +16,7 @@ from reliable_spark.core.statistics import Amounts, Key, TaskCounts
 from reliable_spark.engine.child import WorkerCrash
 from reliable_spark.errors import OperatingError, UsageError
 from reliable_spark.microbatch.orders import Done, Step, Work
-from reliable_spark.microbatch.parcels import LAST, Address, Outbox, flat, opened, upright
+from reliable_spark.microbatch.parcels import LAST, Address, Outbox, Parcel, flat, lose_silently, opened, upright
 from reliable_spark.microbatch.pickling import kept, packed, unpacked, woken
 from reliable_spark.process.acker_task import AckerRunner
 from reliable_spark.process.bolt_task import BoltTask
@@ -84,6 +84,15 @@ class BatchWorld(World):
         self.outbox: Outbox[Address] = Outbox()
         self.place = LAST
         self.send = self._pack
+
+    def take_sent(self) -> list[Parcel[Address]]:
+        """What was sent, packed. What cannot be is lost, which is reported, and times out."""
+        return self.outbox.take(self._lose)
+
+    def _lose(self, content: tuple[Any, ...], error: Exception) -> None:
+        _, _, component, stream, _ = content
+        text = f"{component!r} emitted on stream {stream!r} a value that cannot be pickled ({error}): the tuple is lost"
+        self.report(component, OperatingError(text))
 
     def _pack(self, delivery: tuple[int, Tuple]) -> None:
         """Pack a tuple, with the place of the one in hand."""
@@ -173,8 +182,8 @@ class _Run:
             self._work.task,
             state,
             self._is_down,
-            world.outbox.take(),
-            world.seen.take(),
+            world.take_sent(),
+            world.seen.take(lose_silently),
             world.counted.seconds,
             world.reported,
             self._died_at,

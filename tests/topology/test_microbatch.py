@@ -33,7 +33,7 @@ from reliable_spark import (
 from reliable_spark.microbatch import Here, MicroBatchEngine, SparkCluster
 from reliable_spark.microbatch.apart import run_work_apart
 from reliable_spark.microbatch.orders import Done, Step, Work
-from reliable_spark.microbatch.parcels import Address, Outbox, arrivals, opened
+from reliable_spark.microbatch.parcels import Address, Outbox, arrivals, lose_silently, opened
 from reliable_spark.microbatch.pickling import packed, send_hidden_modules_by_value, unpacked
 from reliable_spark.microbatch.work import portable, run_work
 from reliable_spark.process.world import Watch
@@ -221,7 +221,7 @@ def test_what_many_send_stands_in_the_order_of_one_queue(senders: list[list[tupl
             parent = place * len(senders) + emitter  # a tuple has one receiver, so a place has one emitter
             outbox.put(Address(task), parent, (parent, number))
             expected.append((parent, number))
-        parcels += outbox.take()
+        parcels += outbox.take(lose_silently)
         assert not outbox
     found = opened(arrivals(parcels))
     assert found == list(enumerate(sorted(expected)))
@@ -232,10 +232,29 @@ def test_a_parcel_loses_what_was_sent_before_a_death() -> None:
     outbox: Outbox[Address] = Outbox()
     for parent in (5, 6, 7):
         outbox.put(Address(1), parent, parent)
-    [parcel] = outbox.take()
+    [parcel] = outbox.take(lose_silently)
     [arrival] = arrivals([parcel.without_those_before(6)])
     assert [content for _, content in opened([arrival])] == [6, 7]
     assert np.sum(arrival.places < 0) == 1
+
+
+def emit_lock_at_2(bolt: Does, input: Tuple) -> None:
+    bolt.collector.emit([threading.Lock() if input["value"] == 2 else input["value"]], anchors=input)
+    bolt.collector.ack(input)
+
+
+def test_an_emitted_value_that_cannot_be_pickled_is_lost_alone(cluster: Recording) -> None:
+    """Its emitter and the stream are named, a spout or a bolt; it times out, and what was sent with it arrives."""
+    with started(line(Does(emit_lock_at_2), Does(keep_values)), "microbatch", timeout=10) as topology:
+        lock = threading.Lock()
+        topology.feed("s", [lock], message_id="lock")
+        feed(topology, 1, 2, 3)
+        assert (topology.acks("s"), topology.state("b2")) == ([1, 3], [[1], [3]])
+        for name in ("s", "b1"):
+            [error] = topology.errors(name)
+            assert f"{name!r} emitted on stream 'default' a value that cannot be pickled (cannot pickle" in str(error)
+        topology.advance(20)
+        assert (sorted(topology.fails("s"), key=str), topology.pending("s")) == ([2, "lock"], 0)
 
 
 class Apart(Here):
