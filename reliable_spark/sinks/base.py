@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -128,7 +130,7 @@ def resolve_sink(sink: object, spark: SparkSession, delivery: DeliveryMode, ledg
         ledger: the ledger's directory, where rows may be staged.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: it is none of these, or a function that takes other arguments.
     """
     from reliable_spark.sinks.delta import DeltaSink
     from reliable_spark.sinks.function import FunctionSink
@@ -143,6 +145,7 @@ def resolve_sink(sink: object, spark: SparkSession, delivery: DeliveryMode, ledg
         return sink  # type: ignore[return-value]
     if not callable(sink):
         raise UsageError(f"a sink is a Delta path or a function of (DataFrame, batch_id), not {type(sink).__name__}")
+    _refuse_other_arguments(sink)
     if delivery == "exactly_once":
         return StagedFunctionSink(sink, spark, staging_directory(ledger))
     return FunctionSink(sink, settles_first=delivery == "at_most_once")
@@ -186,9 +189,17 @@ def call(function: Callable[..., Any], rows: DataFrame, delivery: Delivery) -> N
     function(*(arguments if _takes_delivery(function) else arguments[:2]))
 
 
-def _takes_delivery(function: Callable[..., Any]) -> bool:
-    import inspect
+def _refuse_other_arguments(function: Callable[..., Any]) -> None:
+    given = (None,) * (3 if _takes_delivery(function) else 2)
+    with suppress(ValueError):  # some builtins do not tell
+        signature = inspect.signature(function)
+        try:
+            signature.bind(*given)
+        except TypeError as error:
+            raise UsageError(f"a sink is called with (DataFrame, batch_id), but this one takes {signature}") from error
 
+
+def _takes_delivery(function: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:

@@ -96,13 +96,20 @@ class DeltaSink:
         self.version = self._snapshot().version()
 
     def _create(self) -> None:
-        """Make the table as Spark's writer would, without the job and the empty file that that takes."""
+        """Make the table as Spark's writer would, without the job and the empty file that that takes.
+
+        Raises:
+            SinkError: Delta refuses its columns, or the place cannot be written to.
+        """
         from delta.tables import DeltaTable
 
         java: Any = self._spark
         kept = java._jsparkSession.parseDataType(self._schema.json()).asNullable().json()
         builder = DeltaTable.createIfNotExists(self._spark).location(self.path)
-        builder.addColumns(T.StructType.fromJson(json.loads(kept))).execute()
+        try:
+            builder.addColumns(T.StructType.fromJson(json.loads(kept))).execute()
+        except Exception as error:
+            raise SinkError(f"the sink {self.path} cannot be made: {_cause(error)}") from error
 
     def _refuse_changed(self, held: dict[str, str], last: LastBatch) -> None:
         if self._table_id() != held["table_id"]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import lmdb
 import pyarrow as pa
 
-from reliable_spark.errors import StateError, UsageError
+from reliable_spark.errors import StateError
 from reliable_spark.state.change_files import ChangeFile
 
 BYTES_MAX: Final = 1 << 38
@@ -55,10 +55,10 @@ def check_name(name: bytes) -> None:
     """Refuse a name that is too long.
 
     Raises:
-        UsageError: it is.
+        StateError: it is.
     """
     if len(name) > NAME_BYTES_MAX:
-        raise UsageError(f"a key of a bolt's state takes at most {NAME_BYTES_MAX} bytes, this one {len(name)}")
+        raise StateError(f"a key of a bolt's state takes at most {NAME_BYTES_MAX} bytes, this one {len(name)}")
 
 
 class Reading:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from reliable_spark import Settings, SettingsError, UsageError
-from reliable_spark.errors import StateError
+from reliable_spark import Settings, SettingsError, StateError
 from reliable_spark.state import MemoryStateProvider, PickleSerializer, provider_of
 
 
@@ -32,9 +31,9 @@ def test_storms_options(redis_client: Any) -> None:
     state: Any = made(redis_client, keyClass="str", valueSerializerClass=pickled, valueClass="complex").state("b-0")
     state.put("a", 1j)
     assert state.get("a") == 1j
-    with pytest.raises(UsageError, match="type str, not int"):
+    with pytest.raises(StateError, match="type str, not int"):
         state.put(1, 1j)
-    with pytest.raises(UsageError, match="type complex, not str"):
+    with pytest.raises(StateError, match="type complex, not str"):
         state.put("a", "b")
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from reliable_spark import UsageError
+from reliable_spark import StateError
 from reliable_spark.core.groupings import key_hash
-from reliable_spark.errors import StateError
 from reliable_spark.state import KeyValueState, MemoryStateProvider
 from reliable_spark.state.layers import newest
 from tests.contracts.conftest import FailingStore, Reopen
@@ -231,7 +230,7 @@ def test_values_keep_their_types(reopen: Reopen) -> None:
     state = opened(reopen)
     assert [state.get(number) for number in range(len(values))] == values
     assert [type(state.get(number)) for number in range(len(values))] == [type(value) for value in values]
-    with pytest.raises(UsageError, match="cannot store a object"):
+    with pytest.raises(StateError, match="cannot store a object"):
         state.put("a", object())
 
 

@@ -76,6 +76,7 @@ def refused(error: pytest.ExceptionInfo[BaseException], directory: Path | None =
         pytest.param(lambda frame: frame.bolt(str, "t interval"), rs.SchemaError, id="schema-that-Arrow-lacks"),
         pytest.param(lambda frame: frame.bolt(Lock().acquire, "n long"), rs.UsageError, id="a-function-with-a-lock"),
         pytest.param(lambda frame: frame.run(42, ledger="ledger"), rs.UsageError, id="no-sink"),
+        pytest.param(lambda frame: frame.run(lambda rows: None, ledger="x"), rs.UsageError, id="sink-of-rows-alone"),
         pytest.param(lambda frame: frame.run(), rs.UsageError, id="no-ledger"),
         pytest.param(lambda frame: frame.start(ledger="ledger"), rs.UsageError, id="static-given-to-start"),
         pytest.param(lambda frame: frame.distinct(), AttributeError, id="untracked-method"),
@@ -89,6 +90,16 @@ def test_a_mistake_is_refused_where_it_is_written(rows: DataFrame, call: Call, k
         call(frame)
     refused(error)
     assert frame.columns == ["id", "word"]
+
+
+def test_columns_that_delta_cannot_have_are_refused_in_one_line(rows: DataFrame, tmp_path: Path) -> None:
+    """Before a row is read; renamed, they are written."""
+    spaced = rows.anchored("id").withColumnRenamed("word", "the word")
+    with pytest.raises(rs.SinkError, match=r"^the sink .* cannot be made: .*column names") as error:
+        run(spaced, tmp_path / "ledger", tmp_path / "sink")
+    assert "\n" not in str(error.value)
+    outcome = run(spaced.withColumnRenamed("the word", "word"), tmp_path / "ledger", tmp_path / "sink")
+    assert balance(outcome) == (3, 3, 0, 0)
 
 
 def other(frame: rs.AnchoredFrame) -> DataFrame:

@@ -214,9 +214,9 @@ def test_a_value_that_is_changed_after_put_changes_no_state() -> None:
     value.append(2)
     state.get("list").append(3)
     assert state.get("list") == [1]
-    with pytest.raises(rs.UsageError, match="cannot store"):
+    with pytest.raises(rs.StateError, match="cannot store"):
         state.put("object", object())
-    with pytest.raises(rs.UsageError, match="at most 200 bytes"):
+    with pytest.raises(rs.StateError, match="at most 200 bytes"):
         state.put("x" * 201, 1)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
 
-from reliable_spark import ManualClock, RichBolt, TopologyContext, TopologyError, Tuple, UsageError
+from reliable_spark import ManualClock, RichBolt, StateError, TopologyContext, TopologyError, Tuple, UsageError
 from reliable_spark.core.graph import CHECKPOINT_SPOUT, CHECKPOINT_STREAM, Component, Graph, Subscription
 from reliable_spark.core.groupings import Grouping, GroupingKind
 from reliable_spark.state import MemoryStateProvider
@@ -14,8 +15,14 @@ from reliable_spark.testing import AckOnly, FeedSpout, Identity
 from reliable_spark.topology import StatefulBolt, TopologyBuilder
 from reliable_spark.topology.checkpoint_spout import PROVIDER_KEY
 from reliable_spark.topology.checkpointed import CheckpointForwarder, StatefulBoltExecutor
-from tests.state.pieces import Count, running
+from tests.state.pieces import Count, chain, running
 from tests.topology.test_tuple_trees import Collected
+
+
+class Unstorable(Enum):
+    """What a grouping takes and a state does not."""
+
+    ONE = 1
 
 
 class Recorded:
@@ -258,3 +265,14 @@ def test_an_emit_that_names_no_anchors_is_refused() -> None:
     with pytest.raises(UsageError, match="pass anchors"):
         topology.settle()
     assert topology.emitted("b") == [["a"]]
+
+
+def test_a_value_that_no_state_can_store_is_one_tuples_affair() -> None:
+    """Its task dies of it as of any exception; the topology and the tuples after it go on."""
+    topology = running(chain(Count()))
+    topology.feed("s", [Unstorable.ONE], message_id="bad")
+    topology.advance(2)
+    topology.feed("s", ["a"], message_id="good")
+    topology.advance(25)
+    assert [str(error) for error in topology.errors("b1") if isinstance(error, StateError)]
+    assert (topology.acks("s"), topology.fails("s")) == (["good"], ["bad"])
