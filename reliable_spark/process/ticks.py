@@ -8,10 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reliable_spark.errors import SettingsError
-from reliable_spark.topology.context import TICK_KEY
-from reliable_spark.topology.periods import SHORTEST_S, TIMEOUT_KEY
-
 
 @dataclass
 class Timer:
@@ -21,19 +17,11 @@ class Timer:
         period_s: seconds between two rings.
         tasks: who gets a tick.
         rung: how often it rang.
-
-    Raises:
-        SettingsError: the period is less than a microsecond, so that it would ring for ever.
     """
 
     period_s: float
     tasks: list[int]
     rung: int = 0
-
-    def __post_init__(self) -> None:
-        """Check that time passes between two rings."""
-        if not self.period_s >= SHORTEST_S:
-            raise SettingsError(f"{TICK_KEY} and {TIMEOUT_KEY} are 0.000001 seconds or more, not {self.period_s!r}")
 
     @property
     def due_s(self) -> float:

@@ -7,10 +7,8 @@ from numbers import Integral, Real
 from typing import Any, Final
 
 from reliable_spark.errors import SettingsError, UsageError
+from reliable_spark.settings import SHORTEST_S
 from reliable_spark.topology.context import TICK_KEY
-
-SHORTEST_S: Final = 1e-6
-"""Times are counted in microseconds."""
 
 TIMEOUT_KEY: Final = "topology.message.timeout.secs"
 PENDING_KEY: Final = "topology.max.spout.pending"
