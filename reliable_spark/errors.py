@@ -59,6 +59,10 @@ class StateError(OperatingError):
     """The state of a bolt cannot be read or written, or is asked for a transaction out of turn."""
 
 
+class UnstorableError(StateError):
+    """No state can store this value or key: it is the fault of the row or tuple in hand, and of no other."""
+
+
 class TooManyFailures(OperatingError):
     """More than `max_bad_ratio` of a batch failed; nothing of it was written or settled."""
 

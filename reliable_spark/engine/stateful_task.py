@@ -18,7 +18,7 @@ from reliable_spark.bolts import HOLD, BatchContext, children_of
 from reliable_spark.engine.columns import CHANGE, CHILD_COUNT, CHILD_INDEX, HELD
 from reliable_spark.engine.given import readable, tuple_rows
 from reliable_spark.engine.worker import OF_THE_TASK, Answers, BoltTask
-from reliable_spark.errors import StateError
+from reliable_spark.errors import StateError, UnstorableError
 from reliable_spark.state.change_files import Change, ChangeFiles, changed_rows, newest, shard_name
 from reliable_spark.state.change_table import Snapshot
 from reliable_spark.state.keyed import KeyedState, Stored
@@ -157,6 +157,8 @@ class StatefulTask(BoltTask):
                     parents += [position] * len(made)
                     continue
                 raised[position] = self.failure_of(HELD, "held: neither acked nor failed", "", True)
+            except UnstorableError as error:
+                raised[position] = self._failure(error)
             except (StateError, *OF_THE_TASK):
                 raise
             except BaseException as error:

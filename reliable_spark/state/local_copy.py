@@ -17,7 +17,7 @@ from typing import Any, Final
 import lmdb
 import pyarrow as pa
 
-from reliable_spark.errors import StateError
+from reliable_spark.errors import StateError, UnstorableError
 from reliable_spark.state.change_files import ChangeFile
 
 BYTES_MAX: Final = 1 << 38
@@ -55,10 +55,10 @@ def check_name(name: bytes) -> None:
     """Refuse a name that is too long.
 
     Raises:
-        StateError: it is.
+        UnstorableError: it is.
     """
     if len(name) > NAME_BYTES_MAX:
-        raise StateError(f"a key of a bolt's state takes at most {NAME_BYTES_MAX} bytes, this one {len(name)}")
+        raise UnstorableError(f"a key of a bolt's state takes at most {NAME_BYTES_MAX} bytes, this one {len(name)}")
 
 
 class Reading:

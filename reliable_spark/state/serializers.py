@@ -11,7 +11,7 @@ from importlib import import_module
 from math import isfinite
 from typing import Any, Protocol
 
-from reliable_spark.errors import SettingsError, StateError
+from reliable_spark.errors import SettingsError, UnstorableError
 
 
 class Serializer(Protocol):
@@ -21,7 +21,7 @@ class Serializer(Protocol):
         """The value as bytes: the same in every process.
 
         Raises:
-            StateError: values of this type cannot be stored.
+            UnstorableError: values of this type cannot be stored.
         """
         ...
 
@@ -85,7 +85,7 @@ class PickleSerializer:
         try:
             return pickle.dumps(value, protocol=5)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise StateError(f"a state cannot store a {type(value).__name__}: {error}") from error
+            raise UnstorableError(f"a state cannot store a {type(value).__name__}: {error}") from error
 
     def deserialize(self, content: bytes) -> Any:
         """The value back."""
@@ -107,7 +107,7 @@ class TypedSerializer:
     def serialize(self, value: Any) -> bytes:
         """The value as bytes, if it is of the type."""
         if not isinstance(value, self._kind):
-            raise StateError(f"the state takes values of type {self._kind.__name__}, not {type(value).__name__}")
+            raise UnstorableError(f"the state takes values of type {self._kind.__name__}, not {type(value).__name__}")
         return self._serializer.serialize(value)
 
     def deserialize(self, content: bytes) -> Any:
@@ -172,7 +172,7 @@ def _plain(value: Any) -> Any:
     """What JSON can say, with a tag where it cannot.
 
     Raises:
-        StateError: the type is none of those that can be stored; a subclass would come back as another type.
+        UnstorableError: the type is none of those that can be stored; a subclass would come back as another type.
     """
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
@@ -180,7 +180,7 @@ def _plain(value: Any) -> Any:
     if kind is list:
         return [_plain(each) for each in value]
     if kind not in _WRITERS:
-        raise StateError(
+        raise UnstorableError(
             f"a state cannot store a {kind.__name__}: store numbers, text, bytes, dates or collections of these, "
             "or give the state provider another serializer"
         )

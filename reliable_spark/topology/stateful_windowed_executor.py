@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from reliable_spark.core.graph import WINDOWS
-from reliable_spark.errors import StateError, TopologyError, UsageError
+from reliable_spark.errors import TopologyError, UnstorableError, UsageError
 from reliable_spark.state.base import KeyValueState, State, StateProvider
 from reliable_spark.topology.bolts import OutputCollector
 from reliable_spark.topology.checkpoint_spout import PROVIDER_KEY
@@ -135,7 +135,7 @@ class StatefulWindowedBoltExecutor(WindowedBoltExecutor, StatefulBolt[State]):
             origin = input.source_component, input.source_stream, input.source_task
             try:
                 self._kept.put(str(number), (at, list(input.values), tuple(input.fields), *origin))
-            except StateError as error:
+            except UnstorableError as error:
                 raise UsageError(f"bolt {self._component!r} cannot keep a tuple of {origin[0]!r}: {error}") from error
         for number in self._leaving:
             self._kept.delete(str(number))

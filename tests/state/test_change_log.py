@@ -234,6 +234,10 @@ def count_unless(row: rs.TupleRow, state: Any) -> Any:
         raise ValueError("after it was counted")
     if row["id"] == 7:
         raise asyncio.CancelledError
+    if row["id"] == 8:
+        state.put("object", object())
+    if row["id"] == 9:
+        state.put("x" * 201, 1)
     if row["id"] == 3:
         return rs.HOLD
     return {"n": "no number" if row["id"] == 4 else state.get("n")}
@@ -247,10 +251,12 @@ def test_what_fails_in_a_task_has_changed_nothing(tmp_path: Path, monkeypatch: p
     version = StateVersion(log.table.snapshot, 1)
     output = pa.schema([("n", pa.int64())])
     task = StatefulTask(Bolt("count", count_unless, "row"), output, state_name="count", version=version)
-    *answered, report = task(iter([arrow_batch([1, 2, 3, 7], ["a"] * 4), arrow_batch([4, 5, 6], ["a", "a", "é"])]))
+    *answered, report = task(
+        iter([arrow_batch([1, 2, 3, 7, 8, 9], ["a"] * 6), arrow_batch([4, 5, 6], ["a", "a", "é"])])
+    )
     rows = pa.Table.from_batches(answered).to_pylist()
     assert [row["n"] for row in rows if row[CHILD_COUNT]] == [11, 12, 1]
-    assert {row["_anchor"] for row in rows if row[FAILURE]} == {2, 3, 4, 7}
+    assert {row["_anchor"] for row in rows if row[FAILURE]} == {2, 3, 4, 7, 8, 9}
     change = Change.from_json(report.column(CHANGE)[0].as_py())
     assert report.column("_anchor").null_count == report.num_rows == 1
     log.table.commit([change.file], 1)
