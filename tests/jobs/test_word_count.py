@@ -61,23 +61,3 @@ def test_input_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.Captu
         job.main(["--input", str(tmp_path / "texts"), "--output", str(tmp_path / "output")])
     assert stopped.value.code == 2
     assert "neither a directory nor a glob" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--files-per-batch", "--top"])
-def test_a_number_of_nothing_is_refused(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before Spark starts."""
-    with pytest.raises(SystemExit) as stopped:
-        job.main(["--input", str(tmp_path), "--output", str(tmp_path / "output"), option, "0"])
-    assert stopped.value.code == 2
-    assert f"argument {option}: invalid positive value: '0'" in capsys.readouterr().err
-
-
-@pytest.mark.spark
-def test_a_uri_that_leads_nowhere_is_one_line(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Only Spark can tell."""
-    assert job.main(["--input", f"file:{tmp_path}/missing", "--output", str(tmp_path / "output")]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("word_count: [PATH_NOT_FOUND]")
-    assert told.count("\n") == 1
