@@ -148,7 +148,10 @@ class Tracer:
                 break
             again = self.keep(again)
             dead.append(incomplete.join(F.broadcast(again), ANCHOR, "left_anti"))
-            self.retried += self._led_back(again.select(ANCHOR), below).distinct().count()
+            roots = again.select(ANCHOR)
+            for number in reversed(range(len(below))):
+                roots = self._led_down(roots, number, below[number]).distinct()
+            self.retried += roots.count()
             given = {node: _next_attempt(frame, again, attempt) for node, frame in given.items()}
             exits = TracedExits(self._reports)
         return Level(_union(done), self.keep(_union(dead)))
@@ -169,24 +172,22 @@ class Tracer:
 
     def _roots_of(self, levels: list[Level]) -> DataFrame:
         """Lead incomplete groups back to the rows that went into them, down to level 0."""
-        incomplete = levels[0].incomplete
-        for number, level in enumerate(levels[1:], 1):
-            incomplete = incomplete.unionByName(self._led_back(level.incomplete, levels[:number]))
+        incomplete = levels[-1].incomplete
+        for number, level in reversed(list(enumerate(levels[:-1]))):
+            incomplete = self._led_down(incomplete, number, level).unionByName(level.incomplete)
         one = F.struct("ack_val", "status", "attempts", FAILURE)
         # "failed" sorts before "held" before "lost": the most certain answer wins
         chosen = incomplete.groupBy(ANCHOR).agg(F.min_by(one, column("status")).alias("one"))
         return chosen.select(ANCHOR, "one.*")
 
-    def _led_back(self, units: DataFrame, below: list[Level]) -> DataFrame:
-        """The rows of level 0 that went into units above some levels, with what is said of the units."""
-        barriers = self.evaluator.node.barriers
-        for barrier, level in reversed(list(zip(barriers, below, strict=False))):
-            keys = [key.alias(f"__rs_key_{index}") for index, key in enumerate(_aggregate(barrier).keys)]
-            keyed = level.leaves.where(column(ANCHOR).isNotNull()).select(ANCHOR, *keys)
-            group = group_id(keyed.schema.fields[1:])
-            members = keyed.selectExpr(ANCHOR, f"{group} AS {_GROUP}").distinct()
-            units = members.join(F.broadcast(units.withColumnRenamed(ANCHOR, _GROUP)), _GROUP).drop(_GROUP)
-        return units
+    def _led_down(self, groups: DataFrame, number: int, level: Level) -> DataFrame:
+        """The units of a level that went into groups of the next one, with what is said of these."""
+        aggregate = _aggregate(self.evaluator.node.barriers[number])
+        keys = [key.alias(f"__rs_key_{index}") for index, key in enumerate(aggregate.keys)]
+        keyed = level.leaves.where(column(ANCHOR).isNotNull()).select(ANCHOR, *keys)
+        group = group_id(keyed.schema.fields[1:])
+        members = keyed.selectExpr(ANCHOR, f"{group} AS {_GROUP}").distinct()
+        return members.join(F.broadcast(groups.withColumnRenamed(ANCHOR, _GROUP)), _GROUP).drop(_GROUP)
 
 
 def _next_attempt(frame: DataFrame, again: DataFrame, attempt: int) -> DataFrame:
