@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 
 from reliable_spark.clock import Clock, SystemClock
 from reliable_spark.engine.definition import trigger_options
 from reliable_spark.engine.outcome import Outcome
 from reliable_spark.engine.query import Query, start
-from reliable_spark.engine.run import Job, run
+from reliable_spark.engine.run import Job, redrive, run
 from reliable_spark.errors import UsageError
 from reliable_spark.operations import TrackedFrame
 from reliable_spark.settings import Settings
@@ -54,6 +54,39 @@ class AnchoredFrame(TrackedFrame):
         if has_stages(self._node):
             raise UsageError("run() takes no stages: they join streaming queries, use start()")
         return run(self._job(sink, ledger, settings, clock))
+
+    def redrive(
+        self,
+        sink: object = None,
+        ledger: str | Path | None = None,
+        where: Column | str | None = None,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+    ) -> Outcome:
+        """Try dead letters of a finished run again, through this frame's steps: after a bolt was mended, say.
+
+        Guarantee: each becomes a new tree with all its attempts before it, and is acked or dead again on return.
+        Source rows are not read. The ledger balances at any moment; a crash leaves each of them dead or pending, and
+        the next `run` or `redrive` goes on.
+
+        Args:
+            sink: as for `run`.
+            ledger: the ledger's directory.
+            where: which ones, over the columns of `dead_letters`, for example "bolt = 'parse'"; all if not given.
+            settings: how failures are answered.
+            clock: the time, for tests.
+
+        Returns:
+            The ledger's counts. Cost: the dead letters are rewritten on the driver.
+
+        Raises:
+            ColumnError: there is no such column.
+            UsageError: the frame is a stream or has an aggregate, the last run is to be finished first, or more match
+                than `max_pending` leaves room for.
+        """
+        if has_stages(self._node):
+            raise UsageError("redrive() takes no stages: call it on the running query")
+        return redrive(self._job(sink, ledger, settings, clock), where)
 
     def start(
         self,

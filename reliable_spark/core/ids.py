@@ -75,15 +75,15 @@ def replay_id(previous: int, attempt: int) -> int:
 
     Args:
         previous: the anchor of the attempt before.
-        attempt: number of the new attempt, 2 or more.
+        attempt: number of the new attempt; 1 for a dead letter that is tried again.
 
     Raises:
-        ValueError: for an attempt below 2; the first one takes `root_id`.
+        ValueError: for an attempt below 1.
 
     Cost: two hashes. Source: Storm re-emits under a new random root id (`spout/ISpout.fail`).
     """
-    if attempt <= 1:
-        raise ValueError(f"attempt must be 2 or more for a replay, got {attempt}")
+    if attempt < 1:
+        raise ValueError(f"attempt must be 1 or more, got {attempt}")
     return xxhash64("replay", previous, attempt)
 
 

@@ -21,7 +21,8 @@ knows whether it was. At most once: after it, and what is unfinished is left alo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -29,10 +30,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_spark.clock import Clock
-from reliable_spark.core.retries import JITTER, RetryPolicy
+from reliable_spark.core.retries import JITTER
 from reliable_spark.engine.columns import HELD
 from reliable_spark.engine.protocol import Batch, Batches, Evaluated, Origin
-from reliable_spark.engine.settlement import Moment, Settlement, settle_trees, time_out
+from reliable_spark.engine.settlement import Moment, Settlement, retry_policy, settle_trees, time_out
 from reliable_spark.errors import OperatingError
 from reliable_spark.ledger.journal import Begun
 from reliable_spark.ledger.ledger import BatchRecord, Ledger, effects
@@ -49,6 +50,9 @@ UPKEEP_BATCHES: Final = 100
 class Loop:
     """Runs batches against one ledger and one sink, one at a time.
 
+    Attributes:
+        takes_back: its dead letters hold the source rows, so they can be tried again.
+
     Args:
         batches: makes and evaluates batches.
         ledger: open for writing.
@@ -56,6 +60,8 @@ class Loop:
         settings: the rules.
         clock: the time.
     """
+
+    takes_back = True
 
     def __init__(self, batches: Batches, ledger: Ledger, sink: Sink, settings: Settings, clock: Clock) -> None:
         self.batches, self.ledger, self.sink = batches, ledger, sink
@@ -151,20 +157,27 @@ class Loop:
         return True
 
     def _run(self, batch: Batch, origin: Origin, untouched: pa.Table, due_before: datetime | None) -> None:
-        """Take a batch through the steps of this module's docstring; after an error only a new start goes on."""
+        """Take a batch through the steps of this module's docstring."""
+        with self.in_hand():
+            try:
+                # Step 1: begin
+                attempt = self._begin(batch, origin, due_before)
+                record = self._take_steps(batch, origin, untouched, attempt)
+                self._upkeep(record.batch_id)
+            finally:
+                self.batches.release()
+        self.on_settled(record)
+
+    @contextmanager
+    def in_hand(self) -> Iterator[None]:
+        """Change the ledger; after an error in it only a new start goes on."""
         if self._error is not None:
             raise OperatingError(f"an earlier batch failed, start again: {self._error}") from self._error
         try:
-            # Step 1: begin
-            attempt = self._begin(batch, origin, due_before)
-            record = self._take_steps(batch, origin, untouched, attempt)
-            self._upkeep(record.batch_id)
+            yield
         except BaseException as error:
             self._error = error
             raise
-        finally:
-            self.batches.release()
-        self.on_settled(record)
 
     def _take_steps(self, batch: Batch, origin: Origin, untouched: pa.Table, attempt: int) -> BatchRecord:
         # Step 2: evaluate
@@ -282,19 +295,3 @@ class Loop:
         room = max(0, 2 * (self.settings.high_water or self.settings.max_pending) + 1 - held)
         now, timeout_s = self.clock.now(), self.settings.message_timeout_s
         return Moment(batch_id, begun_at, now, self.policy, timeout_s, self.phase_s, room)
-
-
-def retry_policy(settings: Settings) -> RetryPolicy:
-    """How often and when a tree is tried again; at most once means one attempt."""
-    attempts = 1 if settings.delivery == "at_most_once" else settings.max_attempts
-    return RetryPolicy(attempts, settings.backoff_initial_s, settings.backoff_max_s)
-
-
-def last_batch(ledger: Ledger) -> LastBatch:
-    """What a sink has to know of the last settled batch."""
-    last = ledger.last
-    if last is None:
-        return LastBatch(sink=ledger.journal.sink)
-    accepted = ledger.journal.accepted_version
-    version = last["sink_version"] if accepted is None else max(accepted, last["sink_version"] or 0)
-    return LastBatch(last["batch_id"], tuple(last["sink_actions"] or ()), version, ledger.journal.sink)

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from reliable_spark.engine.admission import Admission
@@ -16,8 +16,9 @@ from reliable_spark.engine.checkpoint import Checkpoint
 from reliable_spark.engine.outcome import Outcome
 from reliable_spark.engine.progress import Progress
 from reliable_spark.engine.protocol import Origin
-from reliable_spark.engine.run import Job, checkpoint_path, prepare_loop
-from reliable_spark.errors import OperatingError
+from reliable_spark.engine.redrive import redrive
+from reliable_spark.engine.run import Job, checkpoint_path, prepare_loop, use_sink
+from reliable_spark.errors import OperatingError, UsageError
 
 IDLE_POLL_S = 0.2
 STOP_WAIT_MS = 60_000
@@ -58,6 +59,26 @@ class Query:
     def outcome(self) -> Outcome:
         """The ledger's counts as of the last settled batch; does not wait for the one in hand."""
         return Outcome.of(self._loop.ledger, self._spark)
+
+    def redrive(self, where: Column | str | None = None) -> int:
+        """Take dead letters back and try them again, as new trees with all their attempts before them.
+
+        Guarantee: the ledger balances at any moment; a crash leaves each of them dead or pending.
+
+        Args:
+            where: which ones, over the columns of `dead_letters`, for example "bolt = 'parse'"; all if not given.
+
+        Returns:
+            How many. They are replayed at once, beside the source. Cost: the dead letters are rewritten on the driver.
+
+        Raises:
+            ColumnError: there is no such column.
+            UsageError: the query has ended, or more match than `max_pending` leaves room for.
+            OperatingError: a micro-batch that was interrupted comes first.
+        """
+        if not self.is_active:
+            raise UsageError("redrive(): the query has ended: start it again, and call it then")
+        return redrive(self._loop, self._spark, where)
 
     def stop(self) -> None:
         """Stop after the batch in hand; what is pending stays in the ledger for the next start."""
@@ -179,6 +200,7 @@ def start(job: Job, trigger: dict[str, Any]) -> Query:
         return writer.queryName(f"reliable_spark-{loop.ledger.ledger_id[:8]}").start()
 
     try:
+        use_sink(loop)
         return Query(admission, checkpoint, begin, ends=bool(trigger.get("availableNow") or trigger.get("once")))
     except BaseException:
         loop.ledger.close()

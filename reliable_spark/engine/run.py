@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.utils import is_remote
 
@@ -16,18 +16,21 @@ from reliable_spark.engine.batch import Source
 from reliable_spark.engine.batches import SparkBatches
 from reliable_spark.engine.checkpoint import Checkpoint
 from reliable_spark.engine.evaluation import Evaluator
-from reliable_spark.engine.loop import Loop, last_batch, retry_policy
+from reliable_spark.engine.loop import Loop
 from reliable_spark.engine.outcome import Outcome
 from reliable_spark.engine.plan import Node, may_fail, needs_tracing, spouts, stateful_steps
 from reliable_spark.engine.progress import Progress
 from reliable_spark.engine.protocol import Origin
+from reliable_spark.engine.redrive import redrive as take_back
 from reliable_spark.engine.rounds import BackoffRounds
+from reliable_spark.engine.settlement import retry_policy
 from reliable_spark.engine.states import States
 from reliable_spark.engine.tracing import Tracer
 from reliable_spark.errors import UsageError
+from reliable_spark.ledger.journal import OpenRun
 from reliable_spark.ledger.ledger import Ledger
 from reliable_spark.settings import Settings
-from reliable_spark.sinks.base import Sink, hand_over, resolve_sink
+from reliable_spark.sinks.base import LastBatch, Sink, hand_over, resolve_sink
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,6 @@ def prepare_loop(job: Job, source: Source, *, streaming: bool) -> Loop:
         evaluator.states = States(job.node, spark, job.ledger, ledger.ledger_id, ledger.last_batch_id)
         loop.finish(last)
         evaluator.states.divide()
-        _begin(loop, streaming)
         return loop
     except BaseException:
         ledger.close()
@@ -121,13 +123,29 @@ def _check_kind(job: Job, streaming: bool) -> None:
             )
 
 
-def _begin(loop: Loop, streaming: bool) -> None:
-    """Write down which sink is used, and whether a run over static rows starts anew or one is gone on with."""
-    ledger, sink, now = loop.ledger, loop.sink.identity, loop.clock.now()
-    if streaming or ledger.begun is not None or ledger.is_run_settled():
-        ledger.journal.use_sink(ledger.last_batch_id + 1, sink, now)
+def last_batch(ledger: Ledger) -> LastBatch:
+    """What a sink has to know of the last settled batch."""
+    last = ledger.last
+    if last is None:
+        return LastBatch(sink=ledger.journal.sink)
+    accepted = ledger.journal.accepted_version
+    version = last["sink_version"] if accepted is None else max(accepted, last["sink_version"] or 0)
+    return LastBatch(last["batch_id"], tuple(last["sink_actions"] or ()), version, ledger.journal.sink)
+
+
+def use_sink(loop: Loop) -> None:
+    """Write down which sink is used from now on."""
+    loop.ledger.journal.use_sink(loop.ledger.last_batch_id + 1, loop.sink.identity, loop.clock.now())
+
+
+def _begin(loop: Loop, is_redrive: bool) -> None:
+    """Write down which sink is used, and that a run begins, unless one is gone on with."""
+    ledger = loop.ledger
+    if ledger.begun is not None or ledger.is_run_settled():
+        use_sink(loop)
     else:
-        ledger.journal.begin_run(ledger.last_batch_id + 1, sink, now)
+        run_ = OpenRun(ledger.last_batch_id + 1, is_redrive)
+        ledger.journal.begin_run(run_, loop.sink.identity, loop.clock.now())
 
 
 def checkpoint_path(ledger: str) -> str:
@@ -152,16 +170,46 @@ def run(job: Job) -> Outcome:
     """
     source = Source.of_node(job.node)
     loop = prepare_loop(job, source, streaming=False)
-    ledger = loop.ledger
     try:
+        _begin(loop, is_redrive=False)
         with Progress.of(loop, "rows"):
-            if not ledger.is_run_settled():
+            if not loop.ledger.is_run_settled():
                 loop.run_source(source.frame, Origin())
-            never = threading.Event()
-            while (wait_s := loop.seconds_until_due()) is not None:
-                job.clock.wait(wait_s, never)
-                loop.run_due()
-            ledger.journal.end_run(ledger.last_batch_id + 1, job.clock.now())
-        return Outcome.of(ledger, source.spark)
+            return _to_the_end(loop, source)
     finally:
-        ledger.close()
+        loop.ledger.close()
+
+
+def redrive(job: Job, where: Column | str | None) -> Outcome:
+    """Try dead letters again until each is acked or dead; source rows are not read.
+
+    Guarantee: as `run`; a redrive that was interrupted is gone on with by the next `run` or `redrive`.
+    """
+    if job.node.barriers:
+        raise UsageError(
+            "redrive(): what died above groupBy().agg() cannot be added to groups that are made: run() it all again, "
+            "with a ledger of its own"
+        )
+    source = Source.of_node(job.node)
+    if source.frame.isStreaming:
+        raise UsageError("redrive(): of a stream it is a method of the running query: start(), then query.redrive()")
+    loop = prepare_loop(job, source, streaming=False)
+    try:
+        if loop.ledger.is_run_unsettled():
+            raise UsageError("redrive(): the last run was interrupted before its rows were settled: run() it first")
+        _begin(loop, is_redrive=True)
+        with Progress.of(loop, "rows"):
+            take_back(loop, source.spark, where)
+            return _to_the_end(loop, source)
+    finally:
+        loop.ledger.close()
+
+
+def _to_the_end(loop: Loop, source: Source) -> Outcome:
+    """Replay until nothing is pending, and end the run."""
+    never = threading.Event()
+    while (wait_s := loop.seconds_until_due()) is not None:
+        loop.clock.wait(wait_s, never)
+        loop.run_due()
+    loop.ledger.journal.end_run(loop.ledger.last_batch_id + 1, loop.clock.now())
+    return Outcome.of(loop.ledger, source.spark)

@@ -15,6 +15,7 @@ from reliable_spark.core.timeouts import expires_at_s
 from reliable_spark.engine.columns import HELD
 from reliable_spark.ledger.counts import LOST
 from reliable_spark.ledger.schema import dead_letters_schema, pending_schema
+from reliable_spark.settings import Settings
 
 TIMEOUT: Final = "timeout"
 LOST_REASON: Final = "lost: a part of the tree disappeared without an answer, so its ack val did not reach 0"
@@ -64,6 +65,12 @@ class Settlement:
     lost: int = 0
     held: int = 0
     dead_count: int = 0
+
+
+def retry_policy(settings: Settings) -> RetryPolicy:
+    """How often and when a tree is tried again; at most once means one attempt."""
+    attempts = 1 if settings.delivery == "at_most_once" else settings.max_attempts
+    return RetryPolicy(attempts, settings.backoff_initial_s, settings.backoff_max_s)
 
 
 def settle_trees(found: pa.Table, moment: Moment) -> Settlement:
@@ -136,6 +143,29 @@ def time_out(expired: pa.Table, moment: Moment) -> Settlement:
     }
     kept = ("anchor", "ack_val", "spout", "message_id", "attempt", "first_seen_at", "payload")
     return settle_trees(pa.table({**{name: expired[name] for name in kept}, **replaced}), moment)
+
+
+def taken_back(dead_letters: pa.Table, batch_id: int, now: datetime) -> pa.Table:
+    """Dead letters as rows of `pending` that are due at once, with all of their attempts before them.
+
+    Their next attempt has a new root, as any attempt has, so nothing of the ones before can answer for it.
+
+    Args:
+        dead_letters: rows of the ledger's `dead_letters`.
+        batch_id: the batch that takes them back.
+        now: when.
+    """
+    count, payload = dead_letters.num_rows, dead_letters.schema.field("payload").type
+    columns = {name: dead_letters[name] for name in dead_letters.column_names}
+    waiting = {
+        "batch_id": _repeated(batch_id, count),
+        "ack_val": _repeated(0, count),
+        "attempt": _repeated(0, count),
+        "status": _repeated("failed", count),
+        "emitted_at": dead_letters["died_at"],
+        "due_at": _repeated(now, count),
+    }
+    return _arranged(pa.table({**columns, **waiting}), pending_schema(payload))
 
 
 def _described(found: pa.Table, moment: Moment) -> pa.Table:

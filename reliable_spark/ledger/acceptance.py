@@ -8,8 +8,8 @@ from datetime import datetime
 from deltalake import DeltaTable
 
 from reliable_spark.errors import LedgerError
+from reliable_spark.ledger.identity import check_version
 from reliable_spark.ledger.journal import Journal
-from reliable_spark.ledger.ledger import check_version
 from reliable_spark.ledger.lock import WriterLock
 from reliable_spark.ledger.tables import DeltaTables, ledger_errors
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reliable_spark.errors import LedgerError
 from reliable_spark.ledger.counts import COUNTED, Counts, count
-from reliable_spark.ledger.ledger import check_version
+from reliable_spark.ledger.identity import check_version
 from reliable_spark.ledger.tables import DeltaTables, LedgerTable, table_uri
 
 

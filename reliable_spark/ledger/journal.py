@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from reliable_spark.ledger.schema import JOURNAL
+from reliable_spark.ledger.schema import JOURNAL, REDRIVE
 from reliable_spark.ledger.tables import Table
 
 _BEGUN: Final = "begun"
@@ -38,6 +38,19 @@ class Begun:
     query_id: str | None = None
     source_batch_id: int | None = None
     due_before: datetime | None = None
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run over static rows that has not ended.
+
+    Attributes:
+        first_batch_id: its first batch.
+        is_redrive: it takes dead letters only, no source rows.
+    """
+
+    first_batch_id: int
+    is_redrive: bool
 
 
 class Journal:
@@ -67,19 +80,20 @@ class Journal:
             return None
         return Begun(**{name: begun[name] for name in Begun.__dataclass_fields__})
 
-    def begin_run(self, batch_id: int, sink: str, now: datetime) -> None:
-        """Write down that a run over static rows begins with this batch, and which sink it uses, in one commit."""
-        begun = self._row(_RUN_BEGUN, now, batch_id=batch_id)
+    def begin_run(self, run: OpenRun, sink: str, now: datetime) -> None:
+        """Write down that a run over static rows begins, and which sink it uses, in one commit."""
+        batch_id, kind = run.first_batch_id, REDRIVE if run.is_redrive else None
+        begun = self._row(_RUN_BEGUN, now, batch_id=batch_id, kind=kind)
         self._append(*self._new_sink(batch_id, sink, now), begun)
 
     def end_run(self, batch_id: int, now: datetime) -> None:
         """Write down that the run has nothing pending; the batch id is the next one."""
         self._append(self._row(_RUN_ENDED, now, batch_id=batch_id))
 
-    def open_run(self) -> int | None:
-        """The first batch id of the last run, unless that run has ended."""
+    def open_run(self) -> OpenRun | None:
+        """The last run, unless it has ended."""
         last = self._last(_RUN_BEGUN, _RUN_ENDED)
-        return last["batch_id"] if last and last["state"] == _RUN_BEGUN else None
+        return OpenRun(last["batch_id"], last["kind"] == REDRIVE) if last and last["state"] == _RUN_BEGUN else None
 
     @property
     def sink(self) -> str | None:

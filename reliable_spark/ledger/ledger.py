@@ -17,37 +17,21 @@ from deltalake import Schema as DeltaSchema
 
 from reliable_spark.errors import LedgerError
 from reliable_spark.ledger.counts import COUNTED, Counts, count_sums, sums_of
+from reliable_spark.ledger.identity import check_version
 from reliable_spark.ledger.journal import Begun, Journal
 from reliable_spark.ledger.lock import WriterLock
-from reliable_spark.ledger.schema import BATCHES, JOURNAL, LEDGER_VERSION, dead_letters_schema, pending_schema
+from reliable_spark.ledger.schema import (
+    BATCHES,
+    JOURNAL,
+    LEDGER_VERSION,
+    REDRIVE,
+    dead_letters_schema,
+    pending_schema,
+)
 from reliable_spark.ledger.tables import DeltaTables, Table, Tables, table_uri
 
 effects: Final = logging.getLogger("reliable_spark.effects")
 """Says at debug level, just before it does it, what is about to change outside of this process."""
-
-
-def check_version(batches: Table) -> dict[str, str]:
-    """Read who wrote a ledger, and refuse one that this version of the library might misread.
-
-    Raises:
-        LedgerError: the table is no ledger of ours, or one of another version.
-    """
-    try:
-        identity: dict[str, str] = json.loads(batches.description)
-        version = int(identity["ledger_version"])
-    except (ValueError, KeyError) as error:
-        raise LedgerError("there is a Delta table in the ledger's place, but not a reliable_spark ledger") from error
-    if version > LEDGER_VERSION:
-        raise LedgerError(
-            f"the ledger was written by a newer reliable_spark (ledger version {version}, "
-            f"this one reads {LEDGER_VERSION}): upgrade the library"
-        )
-    if version < LEDGER_VERSION:
-        raise LedgerError(
-            f"the ledger was written by an older reliable_spark (ledger version {version}, this one writes "
-            f"{LEDGER_VERSION}): finish it with the version that wrote it, or start with a new ledger"
-        )
-    return identity
 
 
 @dataclass(frozen=True)
@@ -164,6 +148,10 @@ class Ledger:
         """All pending trees, as of the last settled batch."""
         return self._pending_rows
 
+    def dead_letters(self) -> pa.Table:
+        """All dead letters, as of the last settled batch."""
+        return self._dead_letters.read()
+
     def version_of(self, name: str) -> int:
         """The version of `pending` or `dead_letters` that belongs to the last settled batch."""
         return (self._pending if name == "pending" else self._dead_letters).version
@@ -203,7 +191,7 @@ class Ledger:
         Args:
             record: the counts; `batch_id` must be greater than that of the last settled batch.
             pending: all trees that are pending after this batch; None leaves them as they are.
-            dead: the trees that died in this batch.
+            dead: the trees that died in this batch; of a redrive, the dead letters that are left.
 
         Raises:
             LedgerError: a table cannot be written. Nothing is settled then: run the batch again.
@@ -217,9 +205,10 @@ class Ledger:
         if pending is not None:
             effects.debug("write pending")
             self._pending.write(pending, record.batch_id, "overwrite")
-        if dead is not None and dead.num_rows:
+        is_redrive = record.kind == REDRIVE
+        if dead is not None and (dead.num_rows or is_redrive):
             effects.debug("write dead letters")
-            self._dead_letters.write(dead, record.batch_id, "append")
+            self._dead_letters.write(dead, record.batch_id, "overwrite" if is_redrive else "append")
         row = asdict(record) | {
             "pending_version": self._pending.version,
             "dead_letters_version": self._dead_letters.version,
@@ -233,9 +222,14 @@ class Ledger:
             self._pending_rows = pending
 
     def is_run_settled(self) -> bool:
-        """Tell whether the last run was interrupted after its source rows were settled."""
-        first_batch_id = self.journal.open_run()
-        return first_batch_id is not None and self.last_batch_id >= first_batch_id
+        """Tell whether the last run was interrupted after its source rows were settled, or has none of its own."""
+        run = self.journal.open_run()
+        return run is not None and (run.is_redrive or self.last_batch_id >= run.first_batch_id)
+
+    def is_run_unsettled(self) -> bool:
+        """Tell whether the last run was interrupted before its source rows were settled."""
+        is_begun = self.begun is not None and self.begun.kind == "source"
+        return is_begun or (self.journal.open_run() is not None and not self.is_run_settled())
 
     def mark(self, batch_id: int, pending: pa.Table) -> None:
         """Begin a settlement that Spark writes: what it appends is undone unless the batch is settled.

@@ -13,6 +13,9 @@ LEDGER_VERSION: Final = 3
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
+REDRIVE: Final = "redrive"
+"""The kind of a batch that takes dead letters back: its `dead` is how many, below 0."""
+
 BATCHES: Final = pa.schema(
     [
         ("batch_id", pa.int64()),

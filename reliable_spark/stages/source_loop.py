@@ -24,7 +24,6 @@ from reliable_spark.engine.loop import UPKEEP_BATCHES, Loop
 from reliable_spark.engine.protocol import Batch, Evaluated, Origin
 from reliable_spark.engine.run import checkpoint_path
 from reliable_spark.engine.settlement import Settlement, settle_trees
-from reliable_spark.errors import OperatingError
 from reliable_spark.ledger.ledger import BatchRecord, effects
 from reliable_spark.stages.acks import Acks, Answers
 from reliable_spark.stages.backlog import Backlog
@@ -143,16 +142,11 @@ class SourceLoop(Loop):
         late = self._late()
         if not answers and not late:
             return False
-        if self._error is not None:
-            raise OperatingError(f"an earlier batch failed, start again: {self._error}") from self._error
-        try:
+        with self.in_hand():
             if answers:
                 self._settle_answers(answers)
             for batch_id in late:
                 self._time_out_batch(batch_id)
-        except BaseException as error:
-            self._error = error
-            raise
         return True
 
     def _settle_answers(self, answers: Iterable[Answers]) -> None:

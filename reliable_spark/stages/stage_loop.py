@@ -106,6 +106,8 @@ class StageLoop(Loop):
         upto: the last batch of its queue that it has taken.
     """
 
+    takes_back = False
+
     def __init__(self, *arguments: Any, stage: str, queue: str, acks: Acks, backlog: Backlog | None = None) -> None:
         super().__init__(*arguments)
         self._stage, self._acks, self.backlog = stage, acks, backlog

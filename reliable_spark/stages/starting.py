@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -140,6 +140,10 @@ class ChainQuery(Query):
     def outcome(self) -> Outcome:
         """The counts of the first query's ledger: of the source, if it is here."""
         return self.queries[0].outcome()
+
+    def redrive(self, where: Column | str | None = None) -> int:
+        """Take dead letters of the source back, as `Query.redrive`: they go through all stages again."""
+        return self.queries[0].redrive(where)
 
     def stop(self) -> None:
         """Stop each after the batch in hand; what is on its way stays in the queues for the next start."""

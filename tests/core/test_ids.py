@@ -110,9 +110,9 @@ def test_replay_id_chains_on_the_previous_anchor() -> None:
     first = root_id("s", ["1"], 1)
     second = replay_id(first, 2)
     assert second == xxhash64("replay", first, 2)
-    assert len({first, second, replay_id(second, 3), replay_id(first, 3)}) == 4
-    with pytest.raises(ValueError, match="2 or more"):
-        replay_id(first, 1)
+    assert len({first, second, replay_id(second, 3), replay_id(first, 3), replay_id(second, 1)}) == 5
+    with pytest.raises(ValueError, match="1 or more"):
+        replay_id(first, 0)
 
 
 @given(parent=longs, count=st.integers(1, 40))

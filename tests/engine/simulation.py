@@ -15,11 +15,14 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import reliable_spark as rs
 from reliable_spark.core.ids import replay_id, root_id
-from reliable_spark.engine.loop import Loop, last_batch
+from reliable_spark.engine.loop import Loop
 from reliable_spark.engine.protocol import Batch, Evaluated, Origin
+from reliable_spark.engine.redrive import redrive
+from reliable_spark.engine.run import last_batch
 from reliable_spark.ledger.ledger import Ledger
 from reliable_spark.ledger.tables import Mode
 from reliable_spark.sinks.base import Delivery, LastBatch, Prepared
@@ -114,6 +117,7 @@ class World:
 
     Attributes:
         crash_in: how many effects are left until the crash; None means no crash.
+        redrives: how often dead letters are still to be tried again.
     """
 
     rng: random.Random
@@ -132,6 +136,7 @@ class World:
     state_batches: set[int] = field(default_factory=set)
     in_hand: int | None = None
     crash_in: int | None = None
+    redrives: int = 0
     trail: list[str] = field(default_factory=list)
 
     def reach(self, effect: str) -> None:
@@ -382,7 +387,27 @@ def process(world: World, sink_kind: str, settings: rs.Settings) -> Ledger:
         loop.run_source(world.micro_batches[number], Origin(QUERY, number, f"offsets {number}"))
         world.reach("micro-batch committed by Spark")
         world.committed = number
+        if world.redrives and world.rng.random() < 0.3:
+            take_back(world, loop)
+    replay_all(world, loop)
+    while world.redrives:
+        take_back(world, loop)
+        replay_all(world, loop)
+    return ledger
+
+
+def replay_all(world: World, loop: Loop) -> None:
+    """Wait until nothing is pending."""
     while (wait_s := loop.seconds_until_due()) is not None:
         world.clock.advance(max(wait_s, 0))
         loop.run_due()
-    return ledger
+
+
+def take_back(world: World, loop: Loop) -> None:
+    """Redrive all dead letters."""
+    taken = redrive(loop, None, None)  # type: ignore[arg-type]  # no condition, no Spark
+    waiting = loop.ledger.pending
+    own = waiting.filter(pc.equal(waiting["batch_id"], loop.ledger.last_batch_id))
+    assert taken in (0, own.num_rows), "not all that was taken back waits"
+    assert loop.ledger.dead_letters().num_rows == 0, "a dead letter was left"
+    world.redrives -= 1

@@ -29,7 +29,7 @@ def simulate(seed: int) -> World:
     settings = rs.Settings(delivery=delivery, max_attempts=rng.randint(1, 3), message_timeout_s=5)
     ids = iter(range(1_000))
     batches = [[next(ids) for _ in range(rng.randint(0, 5))] for _ in range(rng.randint(1, 3))]
-    world = World(rng, deterministic=bool(rng.getrandbits(1)), micro_batches=batches)
+    world = World(rng, deterministic=bool(rng.getrandbits(1)), micro_batches=batches, redrives=rng.choice([0, 0, 1, 2]))
     try:
         for _ in range(rng.randint(1, 4)):
             world.crash_in = rng.randint(0, 40)

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from reliable_spark.errors import LedgerError
 from reliable_spark.ledger.audit import audit
-from reliable_spark.ledger.journal import Begun
+from reliable_spark.ledger.journal import Begun, OpenRun
 from reliable_spark.ledger.ledger import BatchRecord, Ledger
 from reliable_spark.ledger.schema import LEDGER_VERSION, dead_letters_schema, pending_schema, storable
 from reliable_spark.ledger.tables import LedgerTable
@@ -140,7 +140,7 @@ def test_an_interrupted_run_is_told_from_one_that_ended(path: str) -> None:
     """Only a run that had settled its source and did not end is gone on with."""
     ledger = opened(path)
     assert not ledger.is_run_settled()
-    ledger.journal.begin_run(0, "a sink", NOW)
+    ledger.journal.begin_run(OpenRun(0, is_redrive=False), "a sink", NOW)
     ledger = opened(path)
     assert not ledger.is_run_settled()
     ledger.settle(record(0))

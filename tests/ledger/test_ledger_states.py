@@ -18,7 +18,7 @@ from reliable_spark.errors import LedgerError
 from reliable_spark.ledger.audit import audit
 from reliable_spark.ledger.journal import Begun
 from reliable_spark.ledger.ledger import BatchRecord, Ledger
-from reliable_spark.ledger.schema import dead_letters_schema, pending_schema
+from reliable_spark.ledger.schema import REDRIVE, dead_letters_schema, pending_schema
 from tests.engine.simulation import PAYLOAD, Crash, MemoryTables, World
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -72,6 +72,12 @@ class LedgerStates(RuleBasedStateMachine):
         )
         return record, acked, self.pending - taken | waits, died
 
+    def redrive(self, data: st.DataObject) -> tuple[BatchRecord, set[int], set[int], set[int]]:
+        """Draw a batch that takes some dead letters back: those that are left count as what died in it."""
+        taken = {row for row in sorted(self.dead) if data.draw(st.booleans())}
+        record = BatchRecord(self.last + 1, REDRIVE, NOW, NOW, dead=-len(taken))
+        return record, set(), self.pending | taken, self.dead - taken
+
     def settle(self, drawn: tuple[BatchRecord, set[int], set[int], set[int]]) -> None:
         record, _, pending, died = drawn
         is_changed = pending != self.pending or record.kind != "source"
@@ -80,6 +86,8 @@ class LedgerStates(RuleBasedStateMachine):
 
     def adopt(self, drawn: tuple[BatchRecord, set[int], set[int], set[int]]) -> None:
         record, acked, pending, died = drawn
+        if record.kind == REDRIVE:
+            self.dead = set()
         if record.source_batch_id is not None:
             self.rows += record.anchored
             self.offsets[record.source_batch_id] = record.source_offsets or ""
@@ -95,10 +103,16 @@ class LedgerStates(RuleBasedStateMachine):
         self.settle(drawn)
         self.adopt(drawn)
 
+    @rule(data=st.data())
+    def taken_back(self, data: st.DataObject) -> None:
+        drawn = self.redrive(data)
+        self.settle(drawn)
+        self.adopt(drawn)
+
     @rule(data=st.data(), effects=st.integers(0, 6))
     def crashed_while_settling(self, data: st.DataObject, effects: int) -> None:
         """The process dies at some effect: the batch is settled as a whole or not at all."""
-        drawn = self.batch(data)
+        drawn = self.redrive(data) if data.draw(st.booleans()) else self.batch(data)
         self.world.crash_in, self.world.trail = effects, []
         try:
             self.settle(drawn)

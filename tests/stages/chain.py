@@ -19,8 +19,8 @@ import pytest
 
 import reliable_spark as rs
 from reliable_spark.core.ids import replay_id, root_id, share
-from reliable_spark.engine.loop import last_batch
 from reliable_spark.engine.protocol import Batch, Evaluated, Origin
+from reliable_spark.engine.run import last_batch
 from reliable_spark.ledger.ledger import Ledger
 from reliable_spark.sinks.base import Delivery, LastBatch, Prepared
 from reliable_spark.stages import source_loop, stage_loop
