@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 import reliable_spark as rs
 from reliable_spark.engine.loop import Loop
 from reliable_spark.ledger.audit import audit
+from reliable_spark.ledger.ledger import Ledger
 from tests.spark.running import Ran, Rows
 from tests.spark.test_streaming import Source
 
@@ -145,6 +146,20 @@ def test_an_interrupted_redrive_is_gone_on_with(case: Case, monkeypatch: pytest.
     counts = audit(case.ledger)
     assert (counts.anchored, counts.acked, counts.dead, counts.pending) == (12, 8, 0, 4)
     assert case.run(bolt=mended).counts(*COUNTS) == (12, 11, 1, 0)
+
+
+def test_a_redrive_that_took_nothing_yet_can_be_repeated(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has begun, but is no run whose source rows are missing."""
+    case.run()
+
+    def interrupt(self: Ledger, *_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "settle", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            case.redrive()
+    assert case.redrive().counts(*COUNTS) == (12, 11, 1, 0)
 
 
 def test_an_interrupted_run_gets_its_rows_first(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
