@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Annotated
+from datetime import date, datetime, time
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -83,6 +84,35 @@ def audit(
 
 
 @app.command()
+def dead_letters(
+    ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="The ledger's directory or URI.")],
+    limit: Annotated[int, typer.Option(min=0, help="How many at most; 0 shows all.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line, with all columns.")] = False,
+) -> None:
+    """Show what is dead and why, the newest first: exit 0, or 2 when the ledger cannot be read.
+
+    To try dead letters again, call `redrive` on the frame or on the running query.
+
+    **Examples**
+
+        reliable-spark dead-letters demo/ledger
+
+        reliable-spark dead-letters demo/ledger --limit 0 --json
+    """
+    from reliable_spark.ledger.audit import dead_letters as read
+
+    try:
+        letters = read(ledger, limit)
+    except ReliableSparkError as error:
+        raise _failed(error, ledger) from error
+    if not as_json:
+        _show_letters(letters)
+        return
+    for letter in letters:
+        typer.echo(json.dumps(letter, default=_as_text))
+
+
+@app.command()
 def accept_restore(
     ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="The ledger's directory or URI.")],
 ) -> None:
@@ -121,6 +151,35 @@ def _show(ledger: str, counts: Counts) -> None:
         console.print("balanced: anchored = acked + dead + pending", style="green")
     else:
         console.print("DOES NOT BALANCE: anchored is not acked + dead + pending", style="bold red")
+
+
+def _show_letters(letters: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None)
+    shown = ("message_id", "attempts", "bolt", "error_class", "error", "died_at")
+    for name in shown:
+        table.add_column(name.replace("_", " "))
+    for letter in letters:
+        # a text of a row is shown as it is, not read as markup
+        table.add_row(*(Text(_in_one_line(letter[name])) for name in shown))
+    Console().print(table)
+
+
+def _in_one_line(value: object) -> str:
+    if value is None:
+        return ""
+    text = value.isoformat(sep=" ", timespec="seconds") if isinstance(value, datetime) else str(value)
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def _as_text(value: object) -> str:
+    """What JSON has no type for: bytes in hex, times as ISO 8601, all else as Python writes it."""
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
 def _failed(error: ReliableSparkError, uri: str = "") -> typer.Exit:
