@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 import reliable_spark as rs
+from reliable_spark.engine.redrive import redrive
 from reliable_spark.ledger.audit import audit
 from tests.stages.chain import QUEUES, Chain, Durable, SourceRows, wire
 
 SETTINGS = rs.Settings(backoff_initial_s=1, backoff_max_s=1, message_timeout_s=1000)
 ALL = ("source", *QUEUES)
+NO_SPARK: Any = None
+"""A redrive without a condition asks Spark nothing."""
 
 
 def chain(
@@ -104,6 +107,26 @@ def test_what_fails_again_is_not_looked_for_in_the_source(tmp_path: Path, monkey
     assert balance(made) == (4, 4, 0, 0)
     assert audit(str(tmp_path / "ledger")).replayed == 2
     assert read == [0]
+
+
+@pytest.mark.parametrize("where", ALL)
+def test_dead_letters_go_through_all_stages_again(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever they died, the source takes them back; a redrive is the source's, and no stage's."""
+    broken = {1, 3}
+
+    def fails(at: str, row: int, attempt: int) -> bool | None:
+        return False if at == where and row in broken else None
+
+    made = chain(tmp_path, monkeypatch, fails, [[1, 2, 3], [4]])
+    to_the_end(made)
+    assert balance(made) == (4, 2, 2, 0)
+    broken.remove(1)
+    with pytest.raises(rs.UsageError, match="redrive there"):
+        redrive(made.loop("bronze"), NO_SPARK, None)
+    assert redrive(made.loop("source"), NO_SPARK, None) == 2
+    assert balance(made) == (4, 2, 0, 2)
+    to_the_end(made)
+    assert balance(made) == (4, 3, 1, 0)
 
 
 def test_two_failures_of_one_tree_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
