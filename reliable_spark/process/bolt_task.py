@@ -5,7 +5,7 @@ Source: Storm's `executor/bolt/BoltExecutor`, `executor/bolt/BoltOutputCollector
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,8 @@ class BoltCollector:
         """Take the tuple out of its trees and announce what was anchored to it, in one message per tree."""
         world = self._world
         ackers = world.ackers
+        if type(input) is not Tuple:
+            raise _no_tuple("what is acked", input)
         if not ackers:
             return
         took_s = world.read_time() - input.executed_at_s
@@ -53,6 +55,8 @@ class BoltCollector:
 
     def fail(self, input: Tuple) -> None:
         """Fail every tree of the tuple."""
+        if type(input) is not Tuple:
+            raise _no_tuple("what fails", input)
         if not self._world.is_tracking:
             return
         for root in input.edges:
@@ -61,6 +65,8 @@ class BoltCollector:
 
     def reset_timeout(self, input: Tuple) -> None:
         """Let the timeout of every tree of the tuple begin anew."""
+        if type(input) is not Tuple:
+            raise _no_tuple("what gets more time", input)
         for root in input.edges:
             self._outbound.tell(self._world.acker_of(root), "__ack_reset_timeout", [root])
 
@@ -132,8 +138,12 @@ def _as_anchors(anchors: Anchors) -> Sequence[Tuple]:
     """
     if anchors is None:
         return ()
-    parents = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
+    parents = tuple(anchors) if isinstance(anchors, Iterable) else (anchors,)
     for each in parents:
         if not isinstance(each, Tuple):
-            raise UsageError(f"an anchor is a tuple that the bolt received, not {type(each).__name__}")
+            raise _no_tuple("an anchor", each)
     return parents
+
+
+def _no_tuple(what: str, given: Any) -> UsageError:
+    return UsageError(f"{what} is a tuple that the bolt received, not {type(given).__name__}")

@@ -6,7 +6,7 @@ Source: Storm's `daemon/Task.getOutgoingTasks`, `daemon/GrouperFactory.mkGrouper
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set, Sized
 from copy import deepcopy
 from functools import partial
 from threading import Lock
@@ -24,7 +24,9 @@ from reliable_spark.topology.tuples import UNTRACKED, Tuple
 Choose = Callable[[Sequence[Any]], Sequence[int]]
 NewEdges = Callable[[], Mapping[int, int]]
 
-_TEXT = (str, bytes)
+_LISTS = (list, tuple)
+_NO_LISTS = (str, bytes, bytearray, memoryview, Mapping, Set)
+"""What has a length too, but whose parts are letters, names or in no order."""
 _REMEMBERED_LENGTH = 64
 
 
@@ -67,8 +69,9 @@ class Outbound:
             UsageError: the stream is unknown or direct, or the values do not fit its fields.
         """
         output = self._outputs.get(stream)
-        if output is None or output.is_direct or len(values) != output.width or isinstance(values, _TEXT):
-            self._check(values, stream)
+        if output is None or output.is_direct or type(values) not in _LISTS or len(values) != output.width:
+            output = self._checked(values, stream)
+        if output.is_direct:
             raise UsageError(f"{self._where(stream)} is direct: use emit_direct")
         targets: list[int] = []
         for choose in output.choosers.values():
@@ -85,8 +88,7 @@ class Outbound:
         Raises:
             UsageError: the stream is unknown, not direct or has no subscriber, or there is no such task.
         """
-        self._check(values, stream)
-        output = self._outputs[stream]
+        output = self._checked(values, stream)
         if not output.is_direct:
             raise UsageError(f"{self._where(stream)} is not direct: declare it with direct=True")
         if not output.choosers:
@@ -116,15 +118,20 @@ class Outbound:
         for target in targets:
             world.send((target, Tuple(list(values), fields, component, stream, own, new_edges())))
 
-    def _check(self, values: Sequence[Any], stream: str) -> None:
+    def _checked(self, values: Sequence[Any], stream: str) -> _Output:
+        """The output, if the values fit it."""
         if stream not in self._outputs:
             hint = nearest(stream, self._outputs) or "; it declares none"
             raise UsageError(f"component {self._component!r} has no stream {stream!r}{hint}")
-        if isinstance(values, _TEXT):
-            raise UsageError(f"values are a list, one per field: emit([{values!r}]), not emit({values!r})")
+        if isinstance(values, _NO_LISTS) or not isinstance(values, Sized):
+            text = f": emit([{values!r}]), not emit({values!r})" if isinstance(values, str | bytes) else ""
+            raise UsageError(
+                f"values are a list, one per field of {self._where(stream)}, not {type(values).__name__}{text}"
+            )
         output = self._outputs[stream]
         if len(values) != output.width:
             raise UsageError(f"{self._where(stream)} has the fields {list(output.fields)}, not {len(values)} values")
+        return output
 
     def _where(self, stream: str) -> str:
         return f"stream {stream!r} of {self._component!r}"
