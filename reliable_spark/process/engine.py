@@ -101,8 +101,6 @@ class ProcessEngine(base.TopologyEngine):
         return True
 
     def _drop_queued(self, task: int) -> None:
-        queue = self._world.queue
-        waiting = [(to, sent) for to, sent in queue if to != task or sent.is_tick]
-        queue.clear()
-        queue.extend(waiting)
+        queued = self._world.take_queued()
+        self._world.queue.extendleft(each for each in reversed(queued) if each[0] != task or each[1].is_tick)
         self._post.forget(task)

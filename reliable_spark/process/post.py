@@ -123,8 +123,7 @@ class Post:
             busy_until_s: when it is done.
             sent_before: how many tuples had been sent before its call began.
         """
-        sent = list(self._world.queue)
-        self._world.queue.clear()
+        sent = self._world.take_queued()
         for target, each in sent[:sent_before]:
             self._send(target, each)
         if sender is not None and busy_until_s > self._world.now_s:

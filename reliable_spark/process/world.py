@@ -113,6 +113,10 @@ class World:
         self.read_at_s = now_s
         return now_s
 
+    def take_queued(self) -> list[tuple[int, Tuple]]:
+        """What was sent, taken out; what another thread sends meanwhile stays for the next time."""
+        return [self.queue.popleft() for _ in range(len(self.queue))]
+
     def acker_of(self, root: int) -> int:
         """The one acker that has a tree: root ids are hashes already."""
         return self.ackers[root % len(self.ackers)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import sys
 import threading
 from collections.abc import Mapping
@@ -79,6 +80,36 @@ def test_it_waits_no_longer_than_asked_for_what_is_pending() -> None:
     await_emits(hasty, 2)
     hasty.stop(wait_s=0)
     assert hasty.statistics("s").failed == 0
+
+
+def test_what_other_threads_send_is_lost_nowhere() -> None:
+    """A bolt hands its tuples to a writer's thread, which emits and acks while full queues are sorted out."""
+    handed: queue.SimpleQueue[tuple[rs.OutputCollector, rs.Tuple] | None] = queue.SimpleQueue()
+
+    def hand_over(bolt: Does, input: rs.Tuple) -> None:
+        handed.put((bolt.collector, input))
+
+    def write() -> None:
+        while (each := handed.get()) is not None:
+            each[0].emit(each[1].values, anchors=each[1])
+            each[0].ack(each[1])
+
+    switching_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    builder = line_from(CountingSpout(limit=4000), Does(hand_over), AckOnly())
+    storm = {"topology.executor.receive.buffer.size": 2, "topology.message.timeout.secs": 5}
+    try:
+        with rs.submit_topology("x", builder, rs.Settings.from_storm(storm)) as running:
+            assert running.await_idle(60)
+            found = running.statistics("s")
+    finally:
+        for _ in threads:
+            handed.put(None)
+        sys.setswitchinterval(switching_s)
+    assert (found.acked, found.failed) == (4000, 0)
 
 
 def test_what_is_deactivated_emits_nothing() -> None:
