@@ -125,3 +125,12 @@ class Messages:
         if not some:
             del self._waiting[key]
         return message
+
+
+def text_of(value: Any) -> str:
+    """Any value as a text that can be stored: itself or as Python writes it, else what type it has."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except Exception:  # it is the value's own code, and a number may have too many digits
+        text = f"<{type(value).__name__}>"
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from reliable_spark.clock import Clock
 from reliable_spark.core.ids import root_id
-from reliable_spark.core.messages import Message, Messages
+from reliable_spark.core.messages import Message, Messages, text_of
 from reliable_spark.core.statistics import ComponentStatistics, Figures
 from reliable_spark.ledger.ledger import BatchRecord, Ledger
 from reliable_spark.ledger.schema import TIMESTAMP, dead_letters_schema, pending_schema
@@ -139,7 +139,7 @@ class TopologyLedger:
                 "first_seen_at": self._began + timedelta(seconds=each.first_seen_s),
                 "emitted_at": self._began + timedelta(seconds=each.emitted_at_s),
                 "died_at": now,
-                "payload": {"stream": each.stream, "values": json.dumps(list(each.values), default=repr)},
+                "payload": {"stream": each.stream, "values": _as_json(each.values)},
             }
             for each in messages
         ]
@@ -156,3 +156,16 @@ class TopologyLedger:
             {**about, "scope": scope, "source": source, "name": name, **vars(figures)}
             for scope, source, name, figures in scopes
         ]
+
+
+def _as_json(values: Sequence[Any]) -> str:
+    """The values as JSON; one that JSON cannot say as a text, for no value may keep the others from being stored."""
+    said: list[Any] = []
+    for value in values:
+        try:
+            json.dumps(value, default=text_of)
+        except (TypeError, ValueError, RecursionError):  # keys that are no text, a list within itself, endless digits
+            said.append(text_of(value))
+        else:
+            said.append(value)
+    return json.dumps(said, default=text_of)

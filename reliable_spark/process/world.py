@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from reliable_spark.clock import Clock
 from reliable_spark.core.graph import ACKER, CHECKPOINT_SPOUT, Graph
 from reliable_spark.core.ids import numbered_ids
-from reliable_spark.core.messages import Ending, Message, Messages
+from reliable_spark.core.messages import Ending, Message, Messages, text_of
 from reliable_spark.core.statistics import Key, TaskCounts
 from reliable_spark.settings import Settings
 from reliable_spark.topology.tuples import Tuple
@@ -135,8 +135,9 @@ class World:
         """Write down that a message was emitted, if a ledger is kept."""
         if self._messages is not None and spout != CHECKPOINT_SPOUT:
             now_s, own = self.read_at_s, emitted.message_id
-            text = own if isinstance(own, str) else repr(own)
-            message = Message(spout, text, emitted.stream, list(values), now_s, now_s, id_type=type(own).__name__)
+            message = Message(
+                spout, text_of(own), emitted.stream, list(values), now_s, now_s, id_type=type(own).__name__
+            )
             self._messages.emitted(emitted.root, message)
 
     def saw_ack(self, spout: str, emitted: Emitted) -> None:

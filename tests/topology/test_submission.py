@@ -20,7 +20,7 @@ from reliable_spark.ledger.tables import LedgerTable
 from reliable_spark.process.stored import TopologyLedger
 from reliable_spark.testing import AckEveryOther, AckOnly, FeedSpout, Identity
 from reliable_spark.testing.kit import Fed, Feed
-from tests.topology.pieces import CountingSpout, Does, keep_values, line_from
+from tests.topology.pieces import CountingSpout, Does, fail, keep_values, line_from
 from tests.topology.test_parity import emit_nowhere
 
 ENGINES = ["process", pytest.param("spark", marks=pytest.mark.spark)]
@@ -315,6 +315,46 @@ def test_what_failed_is_what_is_dead(engine: Any, tmp_path: Path) -> None:
     dead = LedgerTable(f"{path}/dead_letters").read().to_pylist()
     assert [row["payload"]["values"] for row in dead] == ['["bad"]']
     assert (audit(path).anchored, audit(path).acked, audit(path).dead) == (3, 2, 1)
+
+
+class Unwritable:
+    """A value that Python cannot write either."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Unwritable:
+        return self
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
+HARD: dict[str, Any] = {
+    "a key that is no text": {(1, 2): 3},
+    "a list in itself": CIRCLE,
+    "endless digits": 10**5000,
+    "what cannot be written": Unwritable(),
+    "half a letter": "\ud800",
+    "no number": float("nan"),
+    "bytes": b"\xff",
+    "a zero": "a\0b",
+}
+
+
+@pytest.mark.parametrize("value", HARD.values(), ids=HARD)
+@pytest.mark.parametrize("is_id", [True, False])
+def test_a_value_that_cannot_be_written_costs_no_answer(value: Any, is_id: bool, tmp_path: Path) -> None:
+    """As an id or among the values: the ledger has a text for it, every message is answered, the next run goes on."""
+    path, ids = str(tmp_path / "ledger"), (value, 2) if is_id else (1, 2)
+    feed = Feed([Fed([value], ids[0], "default"), Fed(["good"], ids[1], "default")])
+    with rs.submit_topology("x", line_from(FeedSpout().fed_by(feed), Does(fail)), ledger=path) as running:
+        assert running.await_idle(60)
+    with rs.submit_topology("x", line_from(fed(3), AckOnly()), ledger=path) as running:
+        assert running.await_idle(60)
+    found = audit(path)
+    assert (found.anchored, found.acked, found.dead, found.balanced) == (3, 1, 2, True)
 
 
 class Holding:
