@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reliable_spark.core.graph import DEFAULT_STREAM
+from reliable_spark.core.graph import CHECKPOINT_STREAM, DEFAULT_STREAM
 from reliable_spark.errors import TopologyError, UsageError, nearest
 from reliable_spark.topology.bolts import OutputCollector, ReportedFail, RichBolt
 from reliable_spark.topology.context import TICK_KEY, TopologyContext
@@ -65,6 +65,9 @@ class JoinBolt(RichBolt):
         within_s: how long a tuple waits for its match, seconds from its arrival.
         select: the fields of what is emitted, such as "left:name", "right:name", or "name" where only one side has it.
         unmatched_stream: where a copy of what found no match goes, as the field "tuple"; None: it fails.
+
+    Raises:
+        UsageError: the sides are one stream, or their keys are not of as many fields; or an argument is no such thing.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class JoinBolt(RichBolt):
         unmatched_stream: str | None = None,
     ) -> None:
         check_period("within_s", within_s)
+        _check_sides(left, right)
         for name in as_fields(select):
             if name.rpartition(":")[0] not in ("", "left", "right"):
                 raise UsageError(f"a join selects 'left:field', 'right:field' or 'field', not {name!r}")
@@ -104,8 +108,8 @@ class JoinBolt(RichBolt):
         """Keep the collector.
 
         Raises:
-            TopologyError: a side is not subscribed to, a field of a key or of what is selected is in no side, or
-                tuples would time out while they wait.
+            TopologyError: a side is not subscribed to, or something else is, a field of a key or of what is selected is
+                in no side, or tuples would time out while they wait.
         """
         self._check_fields(context)
         longest_s, timeout_s = self._within_s + min(_TICK_S, self._within_s), configuration[TIMEOUT_KEY]
@@ -148,6 +152,10 @@ class JoinBolt(RichBolt):
     def _check_fields(self, context: TopologyContext) -> None:
         components = context.graph.components
         inputs = [(each.component, each.stream) for each in components[context.component].inputs]
+        sides = [side.source for side in self._sides]
+        others = [each for each in inputs if each not in sides and each[1] != CHECKPOINT_STREAM]
+        if others:
+            raise TopologyError(f"join {context.component!r} subscribes to {others[0]}, which is none of its sides")
         valid: dict[str, list[str]] = {"": []}
         for name, side in zip(("left", "right"), self._sides, strict=True):
             if side.source not in inputs:
@@ -203,6 +211,16 @@ class JoinBolt(RichBolt):
 
     def _now_s(self) -> float:
         return self._clock.now().timestamp()
+
+
+def _check_sides(left: JoinSide, right: JoinSide) -> None:
+    for side in (left, right):
+        if not isinstance(side, JoinSide):
+            raise UsageError(f"a side of a join is a JoinSide, not {type(side).__name__}")
+    if left.source == right.source:
+        raise UsageError(f"both sides of a join are {left.source}: a tuple cannot be told to be of one of them")
+    if len(left.key) != len(right.key):
+        raise UsageError(f"the keys of a join have as many fields on both sides, not {left.key} and {right.key}")
 
 
 def _selected(name: str, left: Tuple, right: Tuple) -> Any:

@@ -126,6 +126,18 @@ def test_joins_that_cannot_work_are_refused() -> None:
     builder.set_bolt("join", join()).shuffle_grouping("names")
     with pytest.raises(TopologyError, match="does not subscribe to its side"):
         TestTopology(builder)
+    builder = TopologyBuilder()
+    for name in ("names", "amounts", "others"):
+        builder.set_spout(name, FeedSpout(["id", name.removesuffix("s")]))
+    builder.set_bolt("join", join()).all_grouping("names").all_grouping("amounts").all_grouping("others")
+    with pytest.raises(TopologyError, match=r"subscribes to \('others', 'default'\), which is none of its sides"):
+        TestTopology(builder)
+    with pytest.raises(UsageError, match=r"both sides of a join are \('a', 'default'\)"):
+        JoinBolt(JoinSide("a", "id"), JoinSide("a", "id"), 5, ["left:id"])
+    with pytest.raises(UsageError, match="as many fields on both sides"):
+        JoinBolt(JoinSide("a", "id"), JoinSide("b", ["id", "at"]), 5, ["left:id"])
+    with pytest.raises(UsageError, match="a side of a join is a JoinSide, not str"):
+        JoinBolt("a", JoinSide("b", "id"), 5, ["left:id"])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="'left:field'"):
         JoinBolt(JoinSide("a", "id"), JoinSide("b", "id"), 5, ["middle:id"])
     for within_s in (0, -1, 1e-9, float("nan"), float("inf"), "5", None):
