@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import reliable_spark as rs
 from reliable_spark.cli import app
+from reliable_spark.engine.loop import Loop
 from reliable_spark.engine.query import Query
 from reliable_spark.sinks.delta import DeltaSink
 
@@ -204,3 +205,26 @@ def test_a_run_gives_its_ledger_back_when_it_fails(spark: SparkSession, tmp_path
         with pytest.raises(rs.SinkError, match="the sink function raised in batch 0, which will run again: no"):
             frame.run(refuse, ledger=tmp_path / "ledger")
     assert frame.run(None, ledger=tmp_path / "ledger").acked == 3
+
+
+def test_a_spout_of_another_name_is_recognised_while_rows_of_the_old_one_wait(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among several spouts none would take them: they would disappear from the ledger without an answer."""
+
+    def start(name: str) -> rs.Outcome:
+        orders, returns = rs.anchored(spark.range(3), "id", spout=name), rs.anchored(spark.range(3, 6), "id")
+        frame = orders.unionByName(returns).fail("id = 1 AND _attempt = 1", "not now")
+        return frame.run(None, ledger=tmp_path / "ledger", clock=rs.ManualClock())
+
+    def killed(*arguments: Any) -> bool:
+        raise KeyError("killed")
+
+    monkeypatch.setattr(Loop, "run_due", killed)
+    with pytest.raises(KeyError, match="killed"):
+        start("orders")
+    monkeypatch.undo()
+    with pytest.raises(rs.LedgerError, match=r"1 pending rows of a spout 'orders'.* did you mean 'order'\?"):
+        start("order")
+    outcome = start("orders")
+    assert (outcome.anchored, outcome.acked, outcome.pending, outcome.balanced) == (6, 6, 0, True)
