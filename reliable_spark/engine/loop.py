@@ -33,7 +33,7 @@ from reliable_spark.clock import Clock
 from reliable_spark.core.retries import JITTER
 from reliable_spark.engine.columns import HELD
 from reliable_spark.engine.protocol import Batch, Batches, Evaluated, Origin
-from reliable_spark.engine.settlement import Moment, Settlement, retry_policy, settle_trees, time_out
+from reliable_spark.engine.settlement import Moment, Settlement, divided, retry_policy, settle_trees, time_out
 from reliable_spark.errors import OperatingError
 from reliable_spark.ledger.journal import Begun
 from reliable_spark.ledger.ledger import BatchRecord, Ledger, effects
@@ -102,7 +102,9 @@ class Loop:
 
     def is_full(self) -> bool:
         """Tell whether the source has to wait: too many trees are pending (Storm's max spout pending), or too large."""
-        pending = self.ledger.pending
+        begun, pending = self.ledger.begun, self.ledger.pending
+        if begun is not None and begun.kind == "source":
+            return False  # its batch comes before any replay: to wait for those would be to wait for ever
         return bool(pending.num_rows >= self.settings.max_pending or pending.nbytes >= PENDING_BYTES_MAX)
 
     def seconds_until_due(self) -> float | None:
@@ -283,12 +285,7 @@ class Loop:
 
     def _due(self, due_before: datetime, *, held: bool) -> tuple[pa.Table, pa.Table]:
         """Divide what is pending into what is due by then, of the held or of the failed, and the rest."""
-        pending = self.ledger.pending
-        then = pa.scalar(due_before, pa.timestamp("us", tz="UTC"))
-        is_held = pc.equal(pending["status"], HELD)
-        wanted = is_held if held else pc.invert(is_held)
-        is_due = pc.and_(pc.less_equal(pending["due_at"], then), wanted)
-        return pending.filter(is_due), pending.filter(pc.invert(is_due))
+        return divided(self.ledger.pending, due_before, held=held)
 
     def _moment(self, batch_id: int, begun_at: datetime, untouched: pa.Table) -> Moment:
         held = pc.sum(pc.equal(untouched["status"], HELD)).as_py() or 0

@@ -73,6 +73,14 @@ def retry_policy(settings: Settings) -> RetryPolicy:
     return RetryPolicy(attempts, settings.backoff_initial_s, settings.backoff_max_s)
 
 
+def divided(pending: pa.Table, due_before: datetime, *, held: bool) -> tuple[pa.Table, pa.Table]:
+    """Divide what is pending into what is due by then, of the held or of the failed, and the rest."""
+    is_held = pc.equal(pending["status"], HELD)
+    is_due = pc.less_equal(pending["due_at"], pa.scalar(due_before, pa.timestamp("us", tz="UTC")))
+    is_due = pc.and_(is_due, is_held if held else pc.invert(is_held))
+    return pending.filter(is_due), pending.filter(pc.invert(is_due))
+
+
 def settle_trees(found: pa.Table, moment: Moment) -> Settlement:
     """Divide incomplete trees into those that wait and those that died.
 
