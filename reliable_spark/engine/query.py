@@ -17,7 +17,7 @@ from reliable_spark.engine.outcome import Outcome
 from reliable_spark.engine.progress import Progress
 from reliable_spark.engine.protocol import Origin
 from reliable_spark.engine.redrive import redrive
-from reliable_spark.engine.run import Job, checkpoint_path, prepare_loop, use_sink
+from reliable_spark.engine.run import Job, begin_stream, checkpoint_path, prepare_loop
 from reliable_spark.errors import OperatingError, UsageError
 
 IDLE_POLL_S = 0.2
@@ -200,7 +200,7 @@ def start(job: Job, trigger: dict[str, Any]) -> Query:
         return writer.queryName(f"reliable_spark-{loop.ledger.ledger_id[:8]}").start()
 
     try:
-        use_sink(loop)
+        begin_stream(loop)
         return Query(admission, checkpoint, begin, ends=bool(trigger.get("availableNow") or trigger.get("once")))
     except BaseException:
         loop.ledger.close()

@@ -153,19 +153,25 @@ def last_batch(ledger: Ledger) -> LastBatch:
     return LastBatch(last["batch_id"], tuple(last["sink_actions"] or ()), version, ledger.journal.sink)
 
 
-def use_sink(loop: Loop) -> None:
-    """Write down which sink is used from now on."""
-    loop.ledger.journal.use_sink(loop.ledger.last_batch_id + 1, loop.sink.identity, loop.clock.now())
+def begin_stream(loop: Loop) -> None:
+    """Write down which sink is used, and that a run that was interrupted is over: what it has pending is ours now."""
+    ledger, now = loop.ledger, loop.clock.now()
+    following, opened = ledger.last_batch_id + 1, ledger.journal.open_run()
+    if opened is not None and (opened.is_redrive or not ledger.is_run_settled()):
+        # nothing of its own is settled, and the batches that the stream settles must not be taken for that
+        ledger.journal.end_run(following, now)
+    ledger.journal.use_sink(following, loop.sink.identity, now)
 
 
-def _begin(loop: Loop, is_redrive: bool) -> None:
+def _begin_run(loop: Loop, is_redrive: bool) -> None:
     """Write down which sink is used, and that a run begins, unless one is gone on with."""
-    ledger = loop.ledger
-    if ledger.begun is not None or ledger.is_run_settled():
-        use_sink(loop)
+    ledger, sink, now = loop.ledger, loop.sink.identity, loop.clock.now()
+    following, begun = ledger.last_batch_id + 1, ledger.begun
+    if ledger.is_run_settled():
+        ledger.journal.use_sink(following, sink, now)
     else:
-        run_ = OpenRun(ledger.last_batch_id + 1, is_redrive)
-        ledger.journal.begin_run(run_, loop.sink.identity, loop.clock.now())
+        is_replay_first = begun is not None and begun.kind == "replay"
+        ledger.journal.begin_run(OpenRun(following + is_replay_first, is_redrive), sink, now)
 
 
 def checkpoint_path(ledger: str) -> str:
@@ -191,7 +197,7 @@ def run(job: Job) -> Outcome:
     source = Source.of_node(job.node)
     loop = prepare_loop(job, source, streaming=False)
     try:
-        _begin(loop, is_redrive=False)
+        _begin_run(loop, is_redrive=False)
         with Progress.of(loop, "rows"):
             if not loop.ledger.is_run_settled():
                 loop.run_source(source.frame, Origin())
@@ -217,7 +223,7 @@ def redrive(job: Job, where: Column | str | None) -> Outcome:
     try:
         if loop.ledger.is_run_unsettled():
             raise UsageError("redrive(): the last run was interrupted before its rows were settled: run() it first")
-        _begin(loop, is_redrive=True)
+        _begin_run(loop, is_redrive=True)
         with Progress.of(loop, "rows"):
             take_back(loop, source.spark, where)
             return _to_the_end(loop, source)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
@@ -15,6 +17,7 @@ import reliable_spark as rs
 from reliable_spark.cli import app
 from reliable_spark.engine.loop import Loop
 from reliable_spark.engine.query import Query
+from reliable_spark.ledger.ledger import Ledger
 from reliable_spark.sinks.delta import DeltaSink
 
 
@@ -49,12 +52,19 @@ def places(spark: SparkSession, tmp_path: Path) -> Places:
     return Places(spark, tmp_path)
 
 
+def killed(*arguments: Any) -> Any:
+    """Where the process ends."""
+    raise KeyError("killed")
+
+
+def after_one_call(method: Any) -> Any:
+    """The method once, then the end of the process."""
+    calls = itertools.count()
+    return lambda *arguments: killed() if next(calls) else method(*arguments)
+
+
 def crash_before_commit(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the last batch settled and not committed."""
-
-    def killed(self: DeltaSink, *arguments: Any) -> None:
-        raise KeyError("killed")
-
     monkeypatch.setattr(DeltaSink, "commit", killed)
     with pytest.raises(KeyError, match="killed"):
         places.query()
@@ -217,9 +227,6 @@ def test_a_spout_of_another_name_is_recognised_while_rows_of_the_old_one_wait(
         frame = orders.unionByName(returns).fail("id = 1 AND _attempt = 1", "not now")
         return frame.run(None, ledger=tmp_path / "ledger", clock=rs.ManualClock())
 
-    def killed(*arguments: Any) -> bool:
-        raise KeyError("killed")
-
     monkeypatch.setattr(Loop, "run_due", killed)
     with pytest.raises(KeyError, match="killed"):
         start("orders")
@@ -228,3 +235,44 @@ def test_a_spout_of_another_name_is_recognised_while_rows_of_the_old_one_wait(
         start("order")
     outcome = start("orders")
     assert (outcome.anchored, outcome.acked, outcome.pending, outcome.balanced) == (6, 6, 0, True)
+
+
+def test_a_run_is_not_taken_for_settled_because_a_stream_went_on(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted before it settled anything; the stream took its next batch; then the same run once more."""
+    places.query()
+    redriven = places.spark.range(100, 102).anchored("id")
+    monkeypatch.setattr(Loop, "_settle", killed)
+    with pytest.raises(KeyError, match="killed"):
+        redriven.run(places.sink, ledger=places.ledger)
+    monkeypatch.undo()
+    places.give()
+    places.query()
+    outcome = redriven.run(places.sink, ledger=places.ledger)
+    assert (outcome.anchored, outcome.acked) == (8, 8)
+    assert places.ids() == [0, 1, 2, 3, 4, 5, 100, 101]
+
+
+def test_a_run_after_an_interrupted_replay_is_gone_on_with(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream ends within a replay, a run comes before it goes on, and its rows are taken in once."""
+
+    def run(*rows: int) -> rs.Outcome:
+        frame = places.spark.range(*rows).anchored("id").fail("id % 100 = 1 AND _attempt = 1", "not now")
+        return frame.run(places.sink, ledger=places.ledger, clock=rs.ManualClock())
+
+    monkeypatch.setattr(Loop, "_take_steps", after_one_call(Loop._take_steps))
+    with pytest.raises(KeyError, match="killed"):
+        run(3)
+    monkeypatch.undo()
+    # as a stream leaves it: there is no run to be gone on with
+    ledger = Ledger.open(str(places.ledger), pa.struct([("id", pa.int64())]))
+    ledger.journal.end_run(ledger.last_batch_id + 1, rs.ManualClock().now())
+    ledger.close()
+    monkeypatch.setattr(Loop, "run_due", killed)
+    with pytest.raises(KeyError, match="killed"):
+        run(100, 103)
+    monkeypatch.undo()
+    outcome = run(100, 103)
+    assert (outcome.anchored, outcome.acked, outcome.pending) == (6, 6, 0)
+    assert places.ids() == [0, 1, 2, 100, 101, 102]
