@@ -281,6 +281,7 @@ class Loop:
         effects.debug("settle timeout")
         self.ledger.settle(record, pa.concat_tables([rest, settlement.pending]), settlement.dead)
         self.on_settled(record)
+        self._upkeep(batch_id)
         return True
 
     def _due(self, due_before: datetime, *, held: bool) -> tuple[pa.Table, pa.Table]:

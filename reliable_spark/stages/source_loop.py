@@ -230,6 +230,7 @@ class SourceLoop(Loop):
             self._flights.change(each, count)
         self.on_settled(record)
         self._clean()
+        self._upkeep(batch_id)
 
     def _clean(self) -> None:
         """Keep the queues small: what their stages have taken, and have settled, nobody reads again."""

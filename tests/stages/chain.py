@@ -174,6 +174,8 @@ class Batches:
         trees = found(failed, None if self.where == "source" else verdict_payload) if failed else None
         return Evaluated(self.sink.prepare(out), len(batch.rows), len(out), trees=trees)
 
+    def upkeep(self) -> None: ...
+
     def release(self) -> None: ...
 
 

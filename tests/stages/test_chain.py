@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 import reliable_spark as rs
+from reliable_spark.engine import loop
 from reliable_spark.engine.redrive import redrive
 from reliable_spark.ledger.audit import audit
+from reliable_spark.ledger.ledger import Ledger
+from reliable_spark.stages import source_loop
 from tests.stages.chain import QUEUES, Chain, Durable, SourceRows, wire
 
 SETTINGS = rs.Settings(backoff_initial_s=1, backoff_max_s=1, message_timeout_s=1000)
@@ -241,3 +244,19 @@ def test_any_crash_of_any_part_loses_nothing(seed: int, tmp_path: Path, monkeypa
     anchored, acked, _, pending = balance(made)
     assert (anchored, pending) == (sum(map(len, made.durable.micro_batches)), 0)
     assert len({row for row, count in made.durable.sink.items() if count >= 2}) >= acked
+
+
+def test_tables_are_kept_small_whichever_batch_is_the_hundredth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Source batches and merged answers take turns, so that all of the hundredth ones may be answers."""
+    kept: list[int] = []
+    monkeypatch.setattr(Ledger, "upkeep", lambda ledger: kept.append(ledger.last_batch_id))
+    for module in (loop, source_loop):
+        monkeypatch.setattr(module, "UPKEEP_BATCHES", 2)
+    made = chain(tmp_path, monkeypatch, fine, [[1], [2], [3]])
+    made.loop("bronze").ledger.upkeep = made.loop("silver").ledger.upkeep = lambda: None
+    for _ in range(3):
+        turn(made, *ALL)
+    assert balance(made) == (3, 3, 0, 0)
+    assert kept == [1, 3, 5]
