@@ -41,6 +41,7 @@ class Query:
         self._ends = ends
         self._stop = threading.Event()
         self._in_hand = threading.Lock()
+        self._batch_thread: int | None = None
         self._error: BaseException | None = None
         self._streaming = start(self)
         self._replayer = threading.Thread(target=self._replay, name="reliable_spark-replays", daemon=True)
@@ -81,7 +82,13 @@ class Query:
         return redrive(self._loop, self._spark, where)
 
     def stop(self) -> None:
-        """Stop after the batch in hand; what is pending stays in the ledger for the next start."""
+        """Stop after the batch in hand; what is pending stays in the ledger for the next start.
+
+        Does not wait when a sink function calls it, whose batch that is.
+        """
+        if threading.get_ident() in (self._batch_thread, self._replayer.ident):
+            self._stop.set()
+            return
         self._end_source()
         self._replayer.join()
 
@@ -116,6 +123,7 @@ class Query:
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         try:
             with self._in_hand:
+                self._batch_thread = threading.get_ident()
                 self._admit()
                 if not self._stop.is_set():
                     offsets = self._checkpoint.offsets(source_batch_id)
@@ -124,6 +132,8 @@ class Query:
         except BaseException as error:
             self._error = self._error or error
             raise
+        finally:
+            self._batch_thread = None
         # Spark must not think that the batch was run
         with suppress(Exception):
             self._wait_in_java()
@@ -153,6 +163,8 @@ class Query:
         try:
             with Progress.of(self._loop, "rows"):
                 self._replay_to_the_end()
+            if self._stop.is_set():
+                self._end_source()  # told by a sink function, which could not wait for that
         except BaseException as error:
             self._error = self._error or error
             self._end_source()

@@ -259,7 +259,8 @@ def test_a_run_after_an_interrupted_replay_is_gone_on_with(places: Places, monke
 
     def run(*rows: int) -> rs.Outcome:
         frame = places.spark.range(*rows).anchored("id").fail("id % 100 = 1 AND _attempt = 1", "not now")
-        return frame.run(places.sink, ledger=places.ledger, clock=rs.ManualClock())
+        outcome: rs.Outcome = frame.run(places.sink, ledger=places.ledger, clock=rs.ManualClock())
+        return outcome
 
     monkeypatch.setattr(Loop, "_take_steps", after_one_call(Loop._take_steps))
     with pytest.raises(KeyError, match="killed"):

@@ -146,6 +146,26 @@ def test_a_stop_lets_the_batch_in_hand_end(source: Source, tmp_path: Path) -> No
     assert (written, query.outcome().acked, query.outcome().pending) == ([10] * 5, 10, 0)
 
 
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_sink_function_may_stop_its_own_query(call: int, source: Source, tmp_path: Path) -> None:
+    """In a source batch or in a replay: it cannot wait for the end of what it is in, so that ends after it."""
+    source.add(0, 10)
+    started, calls = threading.Event(), list[int]()
+
+    def sink(frame: DataFrame, batch_id: int) -> None:
+        assert started.wait(60)
+        calls.append(frame.count())
+        if len(calls) == call:
+            query.stop()
+
+    frame = source.stream().anchored("id").fail("k = 1 and _attempt = 1", "not now")
+    query: rs.Query = frame.start(sink, ledger=tmp_path / "ledger", settings=rs.Settings(backoff_initial_s=0.1))
+    started.set()
+    assert query.await_termination(120), "it waits for itself"
+    assert calls == [8, 2][:call]
+    assert (query.is_active, query.streaming_query.isActive, query.outcome().acked) == (False, False, sum(calls))
+
+
 def test_who_asks_for_the_outcome_does_not_wait_for_the_batch_in_hand(source: Source, tmp_path: Path) -> None:
     """The counts are those of the last settled batch, here of none."""
     source.add(0, 10)
