@@ -159,8 +159,15 @@ class ChainQuery(Query):
             False when the time was up first.
 
         Raises:
-            ReliableSparkError: what ended one of them.
+            ReliableSparkError: what ended one of them; the others are stopped.
         """
+        try:
+            return self._await(timeout_s)
+        except Exception:
+            self.stop()  # the others, whose ledgers the next start needs
+            raise
+
+    def _await(self, timeout_s: float | None) -> bool:
         waited_s = 0.0
         while not self.queries[0].await_termination(_TURN_S):
             waited_s += _TURN_S

@@ -79,6 +79,19 @@ def test_a_part_of_a_tree_that_fails_in_a_last_bolt_fails_its_root(source: Sourc
     assert audit(str(tmp_path / "ledger")).balanced
 
 
+def test_a_chain_of_which_the_source_failed_can_be_started_again_at_once(source: Source, tmp_path: Path) -> None:
+    """The stages behind it are stopped with it, so that they give their ledgers back."""
+    source.add(0, 100)
+    places: dict[str, Any] = {"sink": tmp_path / "sink", "ledger": tmp_path / "ledger", "trigger": "availableNow"}
+    failing = source.stream().anchored("id").fail("true", "no").stage("bronze").select("id").start(**places)
+    with pytest.raises(rs.TooManyFailures):
+        failing.await_termination(300)
+    assert [query.is_active for query in failing.queries] == [False, False]
+    again = source.stream().anchored("id").stage("bronze").select("id").start(**places)
+    assert again.await_termination(300)
+    assert (again.outcome().acked, len(ids(tmp_path / "sink"))) == (100, 100)
+
+
 @pytest.mark.timeout(900)
 def test_another_job_goes_on_where_a_stage_ends(source: Source, spark: SparkSession, tmp_path: Path) -> None:
     """The first only fills the queue; the second takes what is there and ends, whenever it is started."""
