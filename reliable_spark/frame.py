@@ -15,7 +15,7 @@ from reliable_spark.engine.run import Job, redrive, run
 from reliable_spark.errors import UsageError
 from reliable_spark.operations import TrackedFrame
 from reliable_spark.settings import Settings
-from reliable_spark.sinks.base import absolute
+from reliable_spark.sinks.base import absolute, refuse_overlap
 from reliable_spark.stages.starting import cut, has_stages, stage_node, start_chain, with_lineage
 
 
@@ -48,7 +48,7 @@ class AnchoredFrame(TrackedFrame):
             The ledger's counts.
 
         Raises:
-            UsageError: the frame is a stream, or there is no ledger path.
+            UsageError: the frame is a stream, there is no ledger path, or the sink lies over it.
             OperatingError: the sink or the ledger refused, or too much failed; start it again.
         """
         if has_stages(self._node):
@@ -136,6 +136,7 @@ class AnchoredFrame(TrackedFrame):
             raise UsageError("a ledger directory is needed: it is where every row's answer is kept")
         if settings is None:
             settings = Settings.from_spark(self._spark)
+        refuse_overlap(sink, absolute(ledger))
         return Job(self._node, self.schema, sink, absolute(ledger), settings, clock or SystemClock())
 
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from reliable_spark.errors import SinkError, UsageError
+from reliable_spark.ledger.tables import local_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_PARTS_OF_LEDGER: Final = frozenset(
+    {
+        *("batches", "pending", "dead_letters", "journal", "statistics", "checkpoint", "staged", "state"),
+        *("acks", "queues", "stages", "reread"),
+    }
+)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 DeliveryMode = Literal["at_most_once", "at_least_once", "exactly_once"]
@@ -118,6 +126,29 @@ def absolute(path: str | Path) -> str:
     """A local path made absolute, since Python and the JVM may stand in different directories; a URI as it is."""
     text = str(path)
     return text if _SCHEME.match(text) else str(Path(text).absolute())
+
+
+def refuse_overlap(sink: object, ledger: str) -> None:
+    """Refuse a Delta sink over a ledger, or in place of a part of it: each would take the other's files for its own.
+
+    Raises:
+        UsageError: it is such a sink.
+    """
+    if not isinstance(sink, str | Path):
+        return
+    table, directory = _normal(absolute(sink)), _normal(ledger)
+    if table == directory or table in directory.parents:
+        raise UsageError(
+            f"the sink {str(sink)!r} is the ledger's own directory or above it, where VACUUM would delete the "
+            "ledger's files: give each a directory of its own"
+        )
+    if directory in table.parents and table.relative_to(directory).parts[0] in _PARTS_OF_LEDGER:
+        raise UsageError(f"the sink {str(sink)!r} is a part of the ledger: give it a directory of its own")
+
+
+def _normal(path: str) -> PurePath:
+    local = local_directory(path)
+    return PurePath(path) if local is None else PurePath(os.path.normpath(local))
 
 
 def resolve_sink(sink: object, spark: SparkSession, delivery: DeliveryMode, ledger: str) -> Sink:
