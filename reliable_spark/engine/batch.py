@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -25,7 +26,7 @@ from reliable_spark.engine.columns import (
 )
 from reliable_spark.engine.lineage import column, literal, message_id_text, replay_id, root_id
 from reliable_spark.engine.plan import Node, Spout, spouts
-from reliable_spark.errors import ColumnError
+from reliable_spark.errors import ColumnError, LedgerError, nearest
 from reliable_spark.ledger.schema import storable
 
 
@@ -159,6 +160,24 @@ class Source:
             return rows.drop(*others) if others else rows
         own = rows.where(_is_from(spout))
         return own.select(*(column(name) for name in spout.frame.columns), *LINEAGE)
+
+
+def check_spouts(source: Source, trees: pa.Table, ledger: str) -> None:
+    """Refuse trees of a spout that a graph with several does not have: their rows would go into none of them.
+
+    Raises:
+        LedgerError: there are some.
+    """
+    names = [spout.name for spout in source.spouts]
+    if len(names) == 1:
+        return  # which takes them all
+    for spout in pc.unique(trees["spout"]).to_pylist():
+        if spout not in names:
+            rows = pc.sum(pc.equal(trees["spout"], spout)).as_py()
+            raise LedgerError(
+                f"the ledger {ledger} has {rows:,} pending rows of a spout {spout!r}, and this query has none of "
+                f"that name{nearest(spout, names)}: call it that again until they are answered"
+            )
 
 
 def _is_from(spout: Spout) -> str:

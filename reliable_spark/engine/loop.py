@@ -165,7 +165,7 @@ class Loop:
                 # Step 1: begin
                 attempt = self._begin(batch, origin, due_before)
                 record = self._take_steps(batch, origin, untouched, attempt)
-                self._upkeep(record.batch_id)
+                self.upkeep(record.batch_id)
             finally:
                 self.batches.release()
         self.on_settled(record)
@@ -214,7 +214,8 @@ class Loop:
             effects.debug("commit states")
             self.batches.commit_states(changes, batch_id)
 
-    def _upkeep(self, batch_id: int) -> None:
+    def upkeep(self, batch_id: int) -> None:
+        """Compact the tables when this is the batch for it."""
         if (batch_id + 1) % UPKEEP_BATCHES == 0:
             self.ledger.upkeep()
             self.batches.upkeep()
@@ -281,7 +282,7 @@ class Loop:
         effects.debug("settle timeout")
         self.ledger.settle(record, pa.concat_tables([rest, settlement.pending]), settlement.dead)
         self.on_settled(record)
-        self._upkeep(batch_id)
+        self.upkeep(batch_id)
         return True
 
     def _due(self, due_before: datetime, *, held: bool) -> tuple[pa.Table, pa.Table]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
+from reliable_spark.engine.batch import Source
 from reliable_spark.engine.settlement import Moment, Settlement
 from reliable_spark.ledger.ledger import Ledger
 from reliable_spark.sinks.base import Prepared
@@ -83,7 +84,13 @@ class Evaluated:
 
 
 class Batches(Protocol):
-    """Makes batches and evaluates them."""
+    """Makes batches and evaluates them.
+
+    Attributes:
+        source: where their rows come from.
+    """
+
+    source: Source
 
     def of_source(self, rows: Any, batch_id: int, begun_at: datetime) -> Batch:
         """A batch of source rows."""

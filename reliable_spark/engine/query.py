@@ -79,7 +79,7 @@ class Query:
         """
         if not self.is_active:
             raise UsageError("redrive(): the query has ended: start it again, and call it then")
-        return redrive(self._loop, self._spark, where)
+        return redrive(self._loop, where)
 
     def stop(self) -> None:
         """Stop after the batch in hand; what is pending stays in the ledger for the next start.

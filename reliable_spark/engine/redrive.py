@@ -9,24 +9,24 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 
+from reliable_spark.engine.batch import check_spouts
 from reliable_spark.engine.definition import analysed
 from reliable_spark.engine.loop import Loop
 from reliable_spark.engine.settlement import taken_back
 from reliable_spark.errors import OperatingError, UsageError
-from reliable_spark.ledger.ledger import BatchRecord, Ledger, effects
+from reliable_spark.ledger.ledger import BatchRecord, effects
 from reliable_spark.ledger.schema import REDRIVE
 
 _KEY = ("batch_id", "anchor")
 
 
-def redrive(loop: Loop, spark: SparkSession, where: Column | str | None) -> int:
+def redrive(loop: Loop, where: Column | str | None) -> int:
     """Take dead letters back, to be replayed next.
 
     Args:
         loop: it replays them when it is asked for what is due.
-        spark: evaluates the condition.
         where: which ones, over the columns of `dead_letters`; None means all.
 
     Returns:
@@ -34,6 +34,7 @@ def redrive(loop: Loop, spark: SparkSession, where: Column | str | None) -> int:
 
     Raises:
         ColumnError, UsageError: the condition is wrong, more match than may be pending, or these have no source rows.
+        LedgerError: some are of a spout that this query does not have.
         OperatingError: a batch that was interrupted comes first.
     """
     if not loop.takes_back:
@@ -41,12 +42,13 @@ def redrive(loop: Loop, spark: SparkSession, where: Column | str | None) -> int:
     with loop.lock:
         _finish_replay(loop)
         dead = loop.ledger.dead_letters()
-        is_chosen = _chosen(loop.ledger, dead, spark, where)
+        is_chosen = _chosen(loop, dead, where)
         chosen = dead.filter(is_chosen)
         count: int = chosen.num_rows
         if not count:
             return 0
         _refuse_too_many(loop, count)
+        check_spouts(loop.batches.source, chosen, loop.ledger.path)
         batch_id, now = loop.ledger.last_batch_id + 1, loop.clock.now()
         pending = pa.concat_tables([loop.ledger.pending, taken_back(chosen, batch_id, now)])
         record = BatchRecord(
@@ -60,6 +62,7 @@ def redrive(loop: Loop, spark: SparkSession, where: Column | str | None) -> int:
         with loop.in_hand():
             effects.debug("settle redrive")
             loop.ledger.settle(record, pending, dead.filter(pc.invert(is_chosen)))
+            loop.upkeep(batch_id)
         loop.on_settled(record)
         return count
 
@@ -72,12 +75,13 @@ def _finish_replay(loop: Loop) -> None:
         raise OperatingError("redrive(): a micro-batch was interrupted and is run again first: call it after that")
 
 
-def _chosen(ledger: Ledger, dead: pa.Table, spark: SparkSession, where: Column | str | None) -> pa.Array:
+def _chosen(loop: Loop, dead: pa.Table, where: Column | str | None) -> pa.Array:
     """A mask of the dead letters for which the condition is true."""
     if where is None:
         return pa.repeat(pa.scalar(True), dead.num_rows)
-    table = spark.read.format("delta").option("versionAsOf", ledger.version_of("dead_letters"))
-    letters = table.load(ledger.uri_of("dead_letters"))
+    reader = loop.batches.source.spark.read.format("delta")
+    table = reader.option("versionAsOf", loop.ledger.version_of("dead_letters"))
+    letters = table.load(loop.ledger.uri_of("dead_letters"))
     matching = analysed("redrive", letters.columns, lambda: letters.where(where)).select(*_KEY).distinct().toArrow()
     numbered = dead.select(_KEY).append_column("number", pa.array(np.arange(dead.num_rows)))
     found = numbered.join(matching.cast(numbered.select(_KEY).schema), list(_KEY), join_type="left semi")["number"]

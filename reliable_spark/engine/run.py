@@ -6,14 +6,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.utils import is_remote
 
 from reliable_spark.clock import Clock
 from reliable_spark.engine.admission import Admission
-from reliable_spark.engine.batch import Source
+from reliable_spark.engine.batch import Source, check_spouts
 from reliable_spark.engine.batches import SparkBatches
 from reliable_spark.engine.checkpoint import Checkpoint
 from reliable_spark.engine.evaluation import Evaluator
@@ -27,7 +26,7 @@ from reliable_spark.engine.rounds import BackoffRounds
 from reliable_spark.engine.settlement import retry_policy
 from reliable_spark.engine.states import States
 from reliable_spark.engine.tracing import Tracer
-from reliable_spark.errors import LedgerError, UsageError, nearest
+from reliable_spark.errors import UsageError
 from reliable_spark.ledger.journal import OpenRun
 from reliable_spark.ledger.ledger import Ledger
 from reliable_spark.settings import Settings
@@ -98,7 +97,7 @@ def prepare_loop(job: Job, source: Source, *, streaming: bool) -> Loop:
     try:
         if streaming:
             Checkpoint(spark, checkpoint_path(job.ledger)).check_belongs_to(ledger)
-        _check_spouts(ledger, source)
+        check_spouts(source, ledger.pending, job.ledger)
         last = last_batch(ledger)
         sink.bind(ledger.ledger_id, last)
         last = hand_over(sink, last, spark, ledger.ledger_id, job.ledger)
@@ -122,24 +121,6 @@ def _check_kind(job: Job, streaming: bool) -> None:
                 "run() takes static DataFrames: use start() for a stream"
                 if not streaming
                 else "start() takes a streaming DataFrame: use run() for a static one"
-            )
-
-
-def _check_spouts(ledger: Ledger, source: Source) -> None:
-    """Refuse pending rows of a spout that a graph with several does not have: they would go into none of them.
-
-    Raises:
-        LedgerError: there are some.
-    """
-    names = [spout.name for spout in source.spouts]
-    if len(names) == 1:
-        return  # which takes them all
-    for spout in pc.unique(ledger.pending["spout"]).to_pylist():
-        if spout not in names:
-            rows = pc.sum(pc.equal(ledger.pending["spout"], spout)).as_py()
-            raise LedgerError(
-                f"the ledger {ledger.path} has {rows:,} pending rows of a spout {spout!r}, and this query has none of "
-                f"that name{nearest(spout, names)}: call it that again until they are answered"
             )
 
 
@@ -225,7 +206,7 @@ def redrive(job: Job, where: Column | str | None) -> Outcome:
             raise UsageError("redrive(): the last run was interrupted before its rows were settled: run() it first")
         _begin_run(loop, is_redrive=True)
         with Progress.of(loop, "rows"):
-            take_back(loop, source.spark, where)
+            take_back(loop, where)
             return _to_the_end(loop, source)
     finally:
         loop.ledger.close()

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_spark.core.timeouts import expires_at_s
-from reliable_spark.engine.batch import Source
 from reliable_spark.engine.checkpoint import Checkpoint
 from reliable_spark.engine.loop import UPKEEP_BATCHES, Loop
 from reliable_spark.engine.protocol import Batch, Evaluated, Origin
@@ -59,7 +58,7 @@ class SourceLoop(Loop):
     def __init__(self, *arguments: Any, acks: Acks, backlog: Backlog) -> None:
         super().__init__(*arguments)
         self._acks, self.backlog = acks, backlog
-        source: Source = self.batches.source  # type: ignore[attr-defined]
+        source = self.batches.source
         self._checkpoint = Checkpoint(source.spark, checkpoint_path(self.ledger.path))
         self._rows = SourceRows(source, self._checkpoint.path, self.ledger.path)
         self._flights = Flights(backlog)
@@ -95,8 +94,9 @@ class SourceLoop(Loop):
         self.sink.batch_id = batch.batch_id
         return super()._take_steps(batch, origin, untouched, attempt)
 
-    def _upkeep(self, batch_id: int) -> None:
-        super()._upkeep(batch_id)
+    def upkeep(self, batch_id: int) -> None:
+        """Of the reports, too."""
+        super().upkeep(batch_id)
         if (batch_id + 1) % UPKEEP_BATCHES == 0:
             self._acks.upkeep()
 
@@ -230,7 +230,7 @@ class SourceLoop(Loop):
             self._flights.change(each, count)
         self.on_settled(record)
         self._clean()
-        self._upkeep(batch_id)
+        self.upkeep(batch_id)
 
     def _clean(self) -> None:
         """Keep the queues small: what their stages have taken, and have settled, nobody reads again."""

@@ -111,7 +111,7 @@ class StageLoop(Loop):
     def __init__(self, *arguments: Any, stage: str, queue: str, acks: Acks, backlog: Backlog | None = None) -> None:
         super().__init__(*arguments)
         self._stage, self._acks, self.backlog = stage, acks, backlog
-        spark = self.batches.source.spark  # type: ignore[attr-defined]
+        spark = self.batches.source.spark
         self._checkpoint = Checkpoint(spark, checkpoint_path(self.ledger.path))
         self.queue, self.upto = queue, -1
         for batch_id, known, _ in self._history():

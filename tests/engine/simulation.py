@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 
 import reliable_spark as rs
 from reliable_spark.core.ids import replay_id, root_id
+from reliable_spark.engine.batch import Source
 from reliable_spark.engine.loop import Loop
+from reliable_spark.engine.plan import Spout
 from reliable_spark.engine.protocol import Batch, Evaluated, Origin
 from reliable_spark.engine.redrive import redrive
 from reliable_spark.engine.run import last_batch
@@ -29,6 +31,7 @@ from reliable_spark.sinks.base import Delivery, LastBatch, Prepared
 
 PAYLOAD = pa.struct([("id", pa.int64())])
 QUERY = "query"
+ONE_SPOUT = Source((Spout("spout", None, ()),), None)  # type: ignore[arg-type]
 
 
 class Crash(BaseException):
@@ -170,6 +173,7 @@ class MemoryBatches:
     whole_trees: bool
     sink: Any
     evaluated_ids: set[int] = field(default_factory=set)
+    source: Source = ONE_SPOUT
 
     def of_source(self, rows: list[int], batch_id: int, begun_at: datetime) -> Batch:
         roots = [
@@ -405,7 +409,7 @@ def replay_all(world: World, loop: Loop) -> None:
 
 def take_back(world: World, loop: Loop) -> None:
     """Redrive all dead letters."""
-    taken = redrive(loop, None, None)  # type: ignore[arg-type]  # no condition, no Spark
+    taken = redrive(loop, None)
     waiting = loop.ledger.pending
     own = waiting.filter(pc.equal(waiting["batch_id"], loop.ledger.last_batch_id))
     assert taken in (0, own.num_rows), "not all that was taken back waits"

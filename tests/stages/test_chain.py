@@ -18,8 +18,6 @@ from tests.stages.chain import QUEUES, Chain, Durable, SourceRows, wire
 
 SETTINGS = rs.Settings(backoff_initial_s=1, backoff_max_s=1, message_timeout_s=1000)
 ALL = ("source", *QUEUES)
-NO_SPARK: Any = None
-"""A redrive without a condition asks Spark nothing."""
 
 
 def chain(
@@ -125,8 +123,8 @@ def test_dead_letters_go_through_all_stages_again(where: str, tmp_path: Path, mo
     assert balance(made) == (4, 2, 2, 0)
     broken.remove(1)
     with pytest.raises(rs.UsageError, match="redrive there"):
-        redrive(made.loop("bronze"), NO_SPARK, None)
-    assert redrive(made.loop("source"), NO_SPARK, None) == 2
+        redrive(made.loop("bronze"), None)
+    assert redrive(made.loop("source"), None) == 2
     assert balance(made) == (4, 2, 0, 2)
     to_the_end(made)
     assert balance(made) == (4, 3, 1, 0)
