@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +16,11 @@ from reliable_spark.clock import Clock, SystemClock
 from reliable_spark.core.graph import CHECKPOINT_SPOUT
 from reliable_spark.core.messages import Messages
 from reliable_spark.core.statistics import ComponentStatistics
-from reliable_spark.errors import UsageError, nearest
+from reliable_spark.errors import OperatingError, UsageError, nearest
 from reliable_spark.process.base import TopologyEngine
 from reliable_spark.process.closing import first_error
 from reliable_spark.process.engine import ProcessEngine
+from reliable_spark.process.page import write_page
 from reliable_spark.process.stored import TopologyLedger
 from reliable_spark.process.view import check_task
 from reliable_spark.process.world import Watch
@@ -30,6 +30,8 @@ from reliable_spark.topology.builder import Topology, TopologyBuilder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from typing_extensions import Self, Unpack
+
+_LOG = logging.getLogger("reliable_spark.topology")
 
 IDLE_S = 0.01
 """How long a topology waits that found nothing to do."""
@@ -71,7 +73,7 @@ def submit_topology(
 
     Raises:
         TopologyError: the topology is wrong.
-        UsageError: there is no such engine, or a bolt cannot be copied for its tasks.
+        UsageError: there is no such engine, a bolt cannot be copied for its tasks, or the ledger is no path.
         LedgerError: the ledger cannot be written, is in use, or is not a topology's.
     """
     unknown = set(surroundings) - set(Surroundings.__annotations__)
@@ -144,10 +146,18 @@ class RunningTopology:
         check_task(self._engine.components(), component, task)
         return self._between_rounds(partial(self._engine.instance, component, task)).state
 
-    def write_statistics(self, page: Path) -> None:
-        """Write the statistics of all components to a JSON file, now and every 10 s, for a page that needs no JVM."""
-        self._page = page
-        self._between_rounds(self._write_page)
+    def write_statistics(self, page: str | Path) -> None:
+        """Write the statistics of all components to a JSON file, now and every 10 s, for a page that needs no JVM.
+
+        Raises:
+            OperatingError: it cannot be written now; later the log says so, and the topology goes on.
+        """
+        self._page = Path(page)
+        try:
+            self._between_rounds(self._write_page)
+        except OSError as error:
+            self._page = None
+            raise OperatingError(f"the statistics cannot be written: {error}") from error
 
     def await_idle(self, timeout_s: float | None = None) -> bool:
         """Wait until no tree is pending and the spouts have nothing to emit; says whether that came.
@@ -180,7 +190,7 @@ class RunningTopology:
 
     def _run(self) -> None:
         """All rounds, then the end of them, which comes whatever they raise: whoever waits for the topology hears."""
-        ending = (self._engine.close, self._write_page, self._write_last_ledger, self._close_ledger)
+        ending = (self._engine.close, self._renew_page, self._write_last_ledger, self._close_ledger)
         self._error = first_error((self._run_rounds, *ending))
         self._ended.set()
         self._idle.set()
@@ -200,7 +210,7 @@ class RunningTopology:
         now_s = self._engine.now_s()
         if now_s >= self._page_due_s:
             self._page_due_s = now_s + PAGE_PERIOD_S
-            self._write_page()
+            self._renew_page()
             self._write_ledger()
         if is_settled and not self._engine.is_short_of_tasks():
             self._idle.set()
@@ -238,14 +248,16 @@ class RunningTopology:
         if self._error is not None:
             raise self._error
 
+    def _renew_page(self) -> None:
+        """A page that cannot be written is no reason to end the topology."""
+        try:
+            self._write_page()
+        except OSError as error:
+            _LOG.warning("%s: the statistics cannot be written: %s", self.name, error)
+
     def _write_page(self) -> None:
-        if self._page is None:
-            return
-        components = {each: _as_json(self._engine.statistics(each)) for each in self._engine.components()}
-        page = {"name": self.name, "now_s": self._engine.now_s(), "components": components}
-        written = self._page.with_name(f".{self._page.name}.new")  # a reader sees the old page or the new one
-        written.write_text(json.dumps(page, indent=1), encoding="utf-8")
-        written.replace(self._page)
+        if self._page is not None:
+            write_page(self._page, self.name, self._engine)
 
     def _write_ledger(self, is_end: bool = False) -> None:
         if self._ledger is not None:
@@ -276,15 +288,11 @@ def _engine_of(name: str, surroundings: Surroundings) -> Callable[[Topology, Set
     raise UsageError(f"there is no engine {name!r}{nearest(name, ['process', 'spark'])}")
 
 
-def _ledger_of(name: str, path: str | Path | None, clock: Clock) -> tuple[TopologyLedger | None, Watch]:
+def _ledger_of(name: str, path: Any, clock: Clock) -> tuple[TopologyLedger | None, Watch]:
     """The ledger, if one is kept, and what the engine needs for it."""
     if path is None:
         return None, Watch(is_test=False)
+    if not isinstance(path, str | Path) or not str(path):
+        raise UsageError(f"a ledger is a directory or a URI, not {path!r}")
     messages = Messages()
     return TopologyLedger(str(path), name, messages, clock), Watch(is_test=False, messages=messages)
-
-
-def _as_json(statistics: ComponentStatistics) -> dict[str, Any]:
-    """The figures with inputs named "component:stream"."""
-    inputs = {":".join(key): asdict(figures) for key, figures in statistics.inputs.items()}
-    return {**asdict(statistics), "inputs": inputs}

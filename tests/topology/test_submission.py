@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import shutil
 import sys
 import threading
 from collections.abc import Mapping
@@ -56,6 +57,30 @@ def test_it_runs_until_it_is_stopped(engine: Any, tmp_path: Path) -> None:
     assert (page["name"], page["components"]["b2"]["inputs"]["b1:default"]["executed"]) == ("numbers", 3)
     assert [path.name for path in tmp_path.iterdir()] == ["numbers.json"]
     assert running.statistics("s").acked == 3
+
+
+def test_a_page_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who asks for it is told; when it cannot be written any more the log says so. A text is a path too."""
+    pages = tmp_path / "pages"
+    with rs.submit_topology("x", line_from(fed(1), AckOnly())) as running:
+        with pytest.raises(rs.OperatingError, match=r"the statistics cannot be written: .*No such file"):
+            running.write_statistics(str(pages / "x.json"))
+        assert running.await_idle(60)
+        pages.mkdir()
+        running.write_statistics(str(pages / "x.json"))
+        shutil.rmtree(pages)
+    assert "x: the statistics cannot be written" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["", 5])
+def test_a_ledger_that_is_no_path_is_refused(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty text would be the root of the file system."""
+    made: list[str] = []
+    monkeypatch.setattr(TopologyLedger, "__init__", lambda self, path, *others: made.append(path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(rs.UsageError, match=f"a ledger is a directory or a URI, not {path!r}"):
+        rs.submit_topology("x", line_from(fed(), AckOnly()), ledger=path)
+    assert made == []
 
 
 def test_a_spout_that_never_stops_can_be_stopped() -> None:
