@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator, model_validator
 
 from reliable_spark.errors import SettingsError, nearest
+from reliable_spark.storm_keys import WITHOUT_MEANING
 
 SPARK_PREFIX = "spark.reliable."
 SHORTEST_S = 1e-6
@@ -227,49 +228,6 @@ TOPOLOGY_KEYS: dict[str, tuple[str, float]] = {
     "topology.state.provider.config": ("state_provider_config", 1),
 }
 """Storm's key -> our setting of a topology, and what one of Storm's units is in ours."""
-
-_PRESSURE = "a full receive queue always makes its senders wait, as in Storm 2"
-_BATCHING = "tuples are not sent in batches of a size of one's own"
-_WAITING = "an idle task costs nothing here"
-_LOCALITY = "tasks are dealt tuples in turn, wherever they run"
-_WINDOWS = "a WindowedBolt has it from with_window() and with_timestamp()"
-
-WITHOUT_MEANING: dict[str, str] = {
-    "topology.ras.acker.executors.per.worker": "there is no resource-aware scheduler; set topology.acker.executors",
-    "topology.stats.sample.rate": "statistics are exact",
-    "num.stat.buckets": "statistics have 20 buckets per window",
-    "topology.builtin.metrics.bucket.size.secs": "statistics have the windows of Storm's UI",
-    "topology.backpressure.enable": _PRESSURE,
-    "backpressure.disruptor.high.watermark": _PRESSURE,
-    "backpressure.disruptor.low.watermark": _PRESSURE,
-    "topology.transfer.buffer.size": _BATCHING,
-    "topology.transfer.batch.size": _BATCHING,
-    "topology.producer.batch.size": _BATCHING,
-    "topology.producer.batch.dynamic": _BATCHING,
-    "topology.batch.flush.interval.millis": _BATCHING,
-    **{f"topology.{kind}.wait.strategy": _WAITING for kind in ("bolt", "spout")},
-    **{
-        f"topology.{kind}.wait.progressive.{level}": _WAITING
-        for kind in ("bolt", "spout")
-        for level in ("level1.count", "level2.count", "level3.sleep.millis")
-    },
-    **{f"topology.{kind}.wait.park.microsec": _WAITING for kind in ("bolt", "spout")},
-    "topology.spout.recvq.skips": _WAITING,
-    "topology.disable.loadaware.messaging": _LOCALITY,
-    "topology.localityaware.higher.bound": _LOCALITY,
-    "topology.localityaware.lower.bound": _LOCALITY,
-    "topology.bolts.window.length.count": _WINDOWS,
-    "topology.bolts.window.length.duration.ms": _WINDOWS,
-    "topology.bolts.window.sliding.interval.count": _WINDOWS,
-    "topology.bolts.window.sliding.interval.duration.ms": _WINDOWS,
-    "topology.bolts.tuple.timestamp.max.lag.ms": _WINDOWS,
-    "topology.bolts.watermark.event.interval.ms": _WINDOWS,
-    "topology.bolts.late.tuple.stream": _WINDOWS,
-    "topology.bolts.message.id.field.name": "a StatefulWindowedBolt has its tuples in the checkpoint",
-    "topology.error.throttle.interval.secs": "every reported error is kept",
-    "topology.max.error.report.per.interval": "every reported error is kept",
-}
-"""Storm's keys that are accepted and do nothing, and why."""
 
 
 def check_storm_keys(keys: Iterable[str]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import reliable_spark as rs
-from reliable_spark.settings import STORM_KEYS, TOPOLOGY_KEYS, WITHOUT_MEANING
+from reliable_spark.settings import STORM_KEYS, TOPOLOGY_KEYS
+from reliable_spark.storm_keys import WITHOUT_MEANING
 from tests.topology.pieces import AckOnly, FeedSpout, TopologyBuilder, feed, line, started
 
 
@@ -22,6 +23,28 @@ def test_every_storm_key_is_accepted_and_what_has_no_meaning_says_so(caplog: pyt
         rs.Settings.from_storm(dict.fromkeys(WITHOUT_MEANING, 1))
     assert len(caplog.messages) == len(WITHOUT_MEANING)
     assert all("has no meaning here" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "topology.debug",
+        "topology.max.task.parallelism",
+        "topology.worker.childopts",
+        "topology.kryo.register",
+        "topology.metrics.consumer.register",
+        "topology.component.resources.onheap.memory.mb",
+        "topology.acker.cpu.pcore.percent",
+        "topology.scheduler.strategy",
+        "topology.subprocess.timeout.secs",
+        "topology.name",
+    ],
+)
+def test_what_most_of_storms_topologies_set_is_accepted(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """`Config.setDebug`, `setMaxTaskParallelism` and their kin, of a topology and of a component."""
+    assert rs.Settings.from_storm({key: 1}) == rs.Settings()
+    assert caplog.messages == [f"{key} has no meaning here: {WITHOUT_MEANING[key]}"]
+    TopologyBuilder().set_bolt("b", AckOnly()).add_configuration(key, 1)
 
 
 def test_the_topologys_own_settings_are_read() -> None:
