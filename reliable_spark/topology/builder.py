@@ -5,7 +5,7 @@ Source: Storm's `topology/TopologyBuilder`, `topology/InputDeclarer`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -142,10 +142,20 @@ class BoltDeclarer(ComponentDeclarer):
         return self._subscribe(component, stream, Grouping(GroupingKind.DIRECT))
 
     def custom_grouping(self, component: str, grouping: CustomStreamGrouping, stream: str = DEFAULT_STREAM) -> Self:
-        """Let an object choose the receiving tasks."""
+        """Let an object choose the receiving tasks.
+
+        Raises:
+            TopologyError: it is no such object.
+        """
+        if isinstance(grouping, type):
+            raise TopologyError(f"a custom grouping is an object, not {_kind(grouping)}")
+        _check_methods(f"the custom grouping of {self._component.name!r}", grouping, ("prepare", "choose_tasks"))
         return self._subscribe(component, stream, Grouping(GroupingKind.CUSTOM, custom=grouping))
 
     def _subscribe(self, component: str, stream: str, grouping: Grouping) -> Self:
+        for what, name in (("component", component), ("stream", stream)):
+            if not isinstance(name, str):
+                raise TopologyError(f"bolt {self._component.name!r} subscribes to a {what} by its id, not {name!r}")
         others = [each for each in self._component.inputs if (each.component, each.stream) != (component, stream)]
         subscription = Subscription(component, stream, grouping)
         self._component = replace(self._component, inputs=(*others, subscription))
@@ -171,8 +181,9 @@ class TopologyBuilder:
             spout: copied for every task.
             parallelism: the number of executors, 1 or more.
         """
-        if not callable(getattr(spout, "next_tuple", None)):
-            raise TopologyError(f"spout {id!r} must be a Spout, not {type(spout).__name__}")
+        if isinstance(spout, type) or not callable(getattr(spout, "next_tuple", None)):
+            raise TopologyError(f"spout {id!r} must be a Spout, not {_kind(spout)}")
+        _check_methods(f"spout {id!r}", spout, ("declare_output_fields", *vars(Spout)))
         self._check(id, parallelism)
         declarer = SpoutDeclarer(Component(id, "spout", parallelism, parallelism))
         self._declarers[id], self._objects[id] = declarer, spout
@@ -187,9 +198,7 @@ class TopologyBuilder:
             parallelism: the number of executors, 1 or more.
         """
         if not isinstance(bolt, BasicBolt | RichBolt | WindowedBolt):
-            raise TopologyError(
-                f"bolt {id!r} must be a BasicBolt, a RichBolt or a WindowedBolt, not {type(bolt).__name__}"
-            )
+            raise TopologyError(f"bolt {id!r} must be a BasicBolt, a RichBolt or a WindowedBolt, not {_kind(bolt)}")
         self._check(id, parallelism)
         declarer = BoltDeclarer(Component(id, "bolt", parallelism, parallelism))
         self._declarers[id] = declarer
@@ -236,6 +245,17 @@ def _as_rich(bolt: BasicBolt | RichBolt | WindowedBolt) -> RichBolt:
     if isinstance(bolt, StatefulWindowedBolt):
         return StatefulWindowedBoltExecutor(bolt)
     return BasicBoltExecutor(bolt) if isinstance(bolt, BasicBolt) else WindowedBoltExecutor(bolt)
+
+
+def _kind(given: object) -> str:
+    return f"the class {given.__name__}: make one of it" if isinstance(given, type) else type(given).__name__
+
+
+def _check_methods(what: str, given: object, names: Iterable[str]) -> None:
+    """Raise TopologyError for an object that lacks a method that the engines call."""
+    for name in names:
+        if not name.startswith("_") and not callable(getattr(given, name, None)):
+            raise TopologyError(f"{what} has no method {name}(): {type(given).__name__} is no such thing")
 
 
 def _check_count(count: int, what: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from reliable_spark.core.graph import DEFAULT_STREAM, Stream, check_name
 from reliable_spark.errors import TopologyError
@@ -47,8 +47,10 @@ def as_fields(fields: Sequence[str]) -> tuple[str, ...]:
     """Field names; one bare name is one field, not its letters.
 
     Raises:
-        TopologyError: a name is no text.
+        TopologyError: they are no list of names, or a name is no text.
     """
+    if not isinstance(fields, Iterable):
+        raise TopologyError(f"fields are a list of names, not {fields!r}")
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     for name in names:
         if not isinstance(name, str):

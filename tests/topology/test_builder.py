@@ -52,6 +52,13 @@ def wrong(thing: Any) -> Any:
     return thing
 
 
+class OnlyNext:
+    """A spout in a hurry."""
+
+    def next_tuple(self) -> None:
+        """Nothing."""
+
+
 Declare = Callable[[TopologyBuilder], Any]
 STRUCTURE: list[tuple[Declare, str]] = [
     (
@@ -92,6 +99,27 @@ STRUCTURE: list[tuple[Declare, str]] = [
         "must be a BasicBolt, a RichBolt or a WindowedBolt, not FeedSpout",
     ),
     (lambda b: b.set_spout("more", wrong(AckOnly()), 1), "must be a Spout, not AckOnly"),
+    (lambda b: b.set_spout("more", wrong(FeedSpout)), "must be a Spout, not the class FeedSpout: make one of it"),
+    (lambda b: b.set_bolt("count", wrong(AckOnly)), "or a WindowedBolt, not the class AckOnly: make one of it"),
+    (lambda b: b.set_spout("more", wrong(OnlyNext())), "spout 'more' has no method declare_output_fields()"),
+    (lambda b: b.set_bolt("count", AckOnly()).shuffle_grouping(wrong(None)), "to a component by its id, not None"),
+    (
+        lambda b: b.set_bolt("count", AckOnly()).shuffle_grouping("sentences", wrong(["word"])),
+        "to a stream by its id, not ['word']",
+    ),
+    (
+        lambda b: b.set_bolt("count", AckOnly()).fields_grouping("sentences", wrong(None)),
+        "fields are a list of names, not None",
+    ),
+    (lambda b: b.set_spout("more", FeedSpout(wrong(None))), "fields are a list of names, not None"),
+    (
+        lambda b: b.set_bolt("count", AckOnly()).custom_grouping("sentences", wrong(len)),
+        "the custom grouping of 'count' has no method prepare()",
+    ),
+    (
+        lambda b: b.set_bolt("count", AckOnly()).custom_grouping("sentences", wrong(AckOnly)),
+        "a custom grouping is an object, not the class AckOnly",
+    ),
     (lambda b: b.set_spout("more", FeedSpout(["a", "a"]), 1), "declares field 'a' twice"),
     (lambda b: b.set_spout("more", FeedSpout(["a"], streams={"__tick": ["a"]}), 1), "stream id '__tick' is reserved"),
     (lambda b: b.set_spout("more", FeedSpout([1]), 1), "a field is named by a text, not 1"),  # type: ignore[list-item]
