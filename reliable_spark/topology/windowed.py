@@ -113,9 +113,12 @@ class WindowedBolt(_Component):
         """Slide a window of this length, by default on by every tuple.
 
         Raises:
-            UsageError: one is a number of tuples and the other a time.
+            UsageError: one is a number of tuples and the other a time, or neither.
         """
         slide = slide or Count(1)
+        for what, given in (("length", length), ("slide", slide)):
+            if not isinstance(given, Count | Duration):
+                raise UsageError(f"a window's {what} is a Count of tuples or a Duration in seconds, not {given!r}")
         if type(slide) is not type(length):
             raise UsageError(f"a window of {length} slides by a {type(length).__name__} too, not by {slide}")
         self.windowing = replace(self.windowing, length=length, slide=slide)
@@ -132,6 +135,8 @@ class WindowedBolt(_Component):
 
         See `Windowing` for the arguments and errors.
         """
+        if not isinstance(field, str):
+            raise UsageError(f"a field is named by a text, not {field!r}")
         self.windowing = replace(
             self.windowing,
             timestamp_field=field,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pandas
@@ -180,6 +180,18 @@ def test_windows_that_cannot_work_are_refused(bolt: WindowedBolt, message: str) 
     [
         (lambda: Lists().with_window(Count(3), Duration(1)), "slides by a Count too"),
         (lambda: Lists().with_window(Duration(3)), "slides by a Duration too"),
+        (
+            lambda: Lists().with_tumbling_window(timedelta(seconds=3)),  # type: ignore[arg-type] # that is the point
+            "a window's length is a Count of tuples or a Duration in seconds, not datetime",
+        ),
+        (
+            lambda: Lists().with_window(Count(3), 1),  # type: ignore[arg-type] # that is the point
+            "a window's slide is a Count of tuples or a Duration in seconds, not 1",
+        ),
+        (
+            lambda: Lists().with_timestamp(0),  # type: ignore[arg-type] # that is the point
+            "a field is named by a text, not 0",
+        ),
         (lambda: Count(0), "1 or more"),
         (
             lambda: Count(1.5),  # type: ignore[arg-type] # that is the point
