@@ -31,6 +31,7 @@ from reliable_spark.stages.starting import ChainQuery
 from reliable_spark.state import KeyValueState, MemoryStateProvider, State, StateProvider
 from reliable_spark.submission import RunningTopology, submit_topology
 from reliable_spark.topology import (
+    Backoff,
     BasicBolt,
     BasicOutputCollector,
     Count,
@@ -39,10 +40,12 @@ from reliable_spark.topology import (
     Duration,
     JoinBolt,
     JoinSide,
+    Log,
     LogSpout,
     LogSpoutSettings,
     OutputCollector,
     OutputFieldsDeclarer,
+    Record,
     ReportedFail,
     RichBolt,
     Spout,
@@ -63,6 +66,7 @@ __version__ = "0.1.0"
 __all__ = [
     "HOLD",
     "AnchoredFrame",
+    "Backoff",
     "BasicBolt",
     "BasicOutputCollector",
     "BatchContext",
@@ -81,6 +85,7 @@ __all__ = [
     "JoinSide",
     "KeyValueState",
     "LedgerError",
+    "Log",
     "LogSpout",
     "LogSpoutSettings",
     "ManualClock",
@@ -90,6 +95,7 @@ __all__ = [
     "OutputCollector",
     "OutputFieldsDeclarer",
     "Query",
+    "Record",
     "ReliableSparkError",
     "ReportedFail",
     "RichBolt",

@@ -1,5 +1,6 @@
 """Topologies as Storm has them: spouts and bolts, joined by groupings."""
 
+from reliable_spark.core.retry_schedule import Backoff
 from reliable_spark.topology.bolts import BasicBolt, BasicOutputCollector, OutputCollector, ReportedFail, RichBolt
 from reliable_spark.topology.builder import BoltDeclarer, CustomStreamGrouping, SpoutDeclarer, Topology, TopologyBuilder
 from reliable_spark.topology.context import TopologyContext
@@ -14,6 +15,7 @@ from reliable_spark.topology.tuples import Tuple
 from reliable_spark.topology.windowed import Count, Duration, TupleWindow, WindowedBolt, WindowedCollector
 
 __all__ = [
+    "Backoff",
     "BasicBolt",
     "BasicOutputCollector",
     "BoltDeclarer",

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from reliable_spark.core.offsets import OffsetTracker
 from reliable_spark.core.retry_schedule import Backoff, RecordId, RetrySchedule
-from reliable_spark.errors import SettingsError, nearest
+from reliable_spark.errors import SettingsError, UsageError, nearest
 from reliable_spark.topology.context import TopologyContext
 from reliable_spark.topology.declarer import OutputFieldsDeclarer
 from reliable_spark.topology.spouts import Spout, SpoutOutputCollector
@@ -70,7 +70,7 @@ class LogSpoutSettings:
         is_tracking_enforced: whether records have message ids also without "at_least_once", for the statistics.
 
     Raises:
-        SettingsError: there is no such guarantee, or a number is out of its range.
+        SettingsError: there is no such guarantee, a number is out of its range, or the backoff is none.
     """
 
     guarantee: Guarantee = "at_least_once"
@@ -90,6 +90,8 @@ class LogSpoutSettings:
             if not isinstance(value, kind) or isinstance(value, bool) or not value > 0:
                 what = "a whole number" if kind is Integral else "a number"
                 raise SettingsError(f"{name} must be {what} of more than 0, got {value!r}")
+        if not isinstance(self.backoff, Backoff):
+            raise SettingsError(f"backoff must be a Backoff, got {self.backoff!r}")
 
 
 class _Partition:
@@ -112,6 +114,9 @@ class LogSpout(Spout):
         values_of: a record's value -> one value per field, or None for a record that is nothing; by default the
             value itself for a single field.
         settings: how it is read.
+
+    Raises:
+        UsageError: the log lacks a method, or one of the others is no such thing.
     """
 
     def __init__(
@@ -121,6 +126,12 @@ class LogSpout(Spout):
         values_of: Callable[[Any], Sequence[Any] | None] = lambda value: [value],
         settings: LogSpoutSettings | None = None,
     ) -> None:
+        for name in ("partitions", "committed", "first", "read", "commit"):
+            if not callable(getattr(log, name, None)):
+                raise UsageError(f"a LogSpout reads a Log, and {type(log).__name__} has no method {name}()")
+        others: tuple[Any, Any] = (values_of, settings)
+        if not callable(others[0]) or not isinstance(others[1], LogSpoutSettings | None):
+            raise UsageError(f"a LogSpout takes a function and LogSpoutSettings, not {values_of!r} and {settings!r}")
         self._log = log
         self._fields = fields
         self._values_of = values_of

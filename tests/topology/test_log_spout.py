@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import reliable_spark as rs
 from reliable_spark import LogSpout, LogSpoutSettings, ManualClock, SettingsError, TopologyContext
 from reliable_spark.core.graph import Graph
 from reliable_spark.core.retry_schedule import Backoff, RecordId
@@ -353,6 +354,7 @@ def test_a_failed_record_comes_back_by_itself_in_a_topology() -> None:
         ("batch", [0, 1.5, "500"]),
         ("commit_period_s", [0, "30", float("nan"), False]),
         ("guarantee", ["", None, [], "exactly_once"]),
+        ("backoff", [None, 5, {"max_retries": 2}]),
     ],
 )
 def test_a_wrong_setting_is_refused(name: str, values: list[Any]) -> None:
@@ -360,6 +362,26 @@ def test_a_wrong_setting_is_refused(name: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(SettingsError, match=name):
             LogSpoutSettings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"log": None}, "NoneType has no method partitions"),
+        ({"values_of": 5}, "takes a function and LogSpoutSettings, not 5"),
+        ({"settings": {"batch": 5}}, r"takes a function and LogSpoutSettings, not .*'batch'"),
+    ],
+)
+def test_what_is_no_log_is_refused(arguments: dict[str, Any], said: str) -> None:
+    """At the call, not when its task dies of it again and again."""
+    with pytest.raises(rs.UsageError, match=said):
+        LogSpout(**{"log": log(1), **arguments})
+
+
+def test_what_a_log_is_made_of_can_be_had_by_name() -> None:
+    """Whoever writes a log needs its records, and whoever limits retries the backoff."""
+    settings = rs.LogSpoutSettings(backoff=rs.Backoff(max_retries=2))
+    assert (settings.backoff.max_retries, rs.Record(1, "a").offset, rs.Log.__name__) == (2, 1, "Log")
 
 
 def test_a_guarantee_that_is_misspelt_is_refused_with_the_nearest() -> None:
