@@ -174,7 +174,7 @@ class DataFrameSpout(Spout):
         checkpoint: the checkpoint directory of a streaming frame.
 
     Raises:
-        ColumnError: there is no such column; the nearest one is named.
+        ColumnError: there is no such column, and the nearest one is named; or it has arrays or maps in it.
         UsageError: the frame is no DataFrame, or it is streaming and there is no checkpoint; out of the topology, the
             frame cannot be read.
 
@@ -192,6 +192,9 @@ class DataFrameSpout(Spout):
         for name in columns:
             if name not in frame.columns:
                 raise ColumnError(f"the frame has no column {name!r}{nearest(name, frame.columns)}")
+            kind = frame.schema[name].dataType.simpleString()
+            if "array<" in kind or "map<" in kind:  # a row of which each would kill the task, and be lost with it
+                raise ColumnError(f"column {name!r} is a {kind}, which no message id can be: cast it to a string")
         if not columns:
             raise UsageError("a DataFrameSpout needs a message id: name one column or several")
         if frame.isStreaming != (checkpoint is not None):

@@ -139,6 +139,9 @@ def test_what_cannot_be_a_spout_is_refused(spark: SparkSession, tmp_path: Path) 
     frame = frame_of(spark, [1])
     with pytest.raises(rs.ColumnError, match="did you mean 'id'"):
         rs.DataFrameSpout(frame, "idd")
+    for kind in ("array(id)", "map(id, id)", "struct(id, array(id))"):
+        with pytest.raises(rs.ColumnError, match=r"column 'key' is a .*, which no message id can be"):
+            rs.DataFrameSpout(frame.selectExpr(f"{kind} AS key"), "key")
     with pytest.raises(rs.UsageError, match="takes a DataFrame, not list"):
         rs.DataFrameSpout([1, 2], "id")  # type: ignore[arg-type]
     with pytest.raises(rs.UsageError, match="needs a message id"):
