@@ -28,7 +28,7 @@ from reliable_spark.engine.states import States
 from reliable_spark.engine.tracing import Tracer
 from reliable_spark.errors import UsageError
 from reliable_spark.ledger.journal import OpenRun
-from reliable_spark.ledger.ledger import Ledger
+from reliable_spark.ledger.ledger import BatchRecord, Ledger
 from reliable_spark.settings import Settings
 from reliable_spark.sinks.base import LastBatch, Sink, hand_over, resolve_sink
 
@@ -137,22 +137,35 @@ def last_batch(ledger: Ledger) -> LastBatch:
 def begin_stream(loop: Loop) -> None:
     """Write down which sink is used, and that a run that was interrupted is over: what it has pending is ours now."""
     ledger, now = loop.ledger, loop.clock.now()
-    following, opened = ledger.last_batch_id + 1, ledger.journal.open_run()
+    opened = ledger.journal.open_run()
     if opened is not None and (opened.is_redrive or not ledger.is_run_settled()):
         # nothing of its own is settled, and the batches that the stream settles must not be taken for that
-        ledger.journal.end_run(following, now)
-    ledger.journal.use_sink(following, loop.sink.identity, now)
+        ledger.journal.end_run(ledger.last_batch_id + 1, now)
+    _give_up_begun(loop, streaming=True)
+    ledger.journal.use_sink(ledger.last_batch_id + 1, loop.sink.identity, now)
 
 
 def _begin_run(loop: Loop, is_redrive: bool) -> None:
     """Write down which sink is used, and that a run begins, unless one is gone on with."""
     ledger, sink, now = loop.ledger, loop.sink.identity, loop.clock.now()
+    is_run_settled = ledger.is_run_settled()
+    _give_up_begun(loop, streaming=False)
     following, begun = ledger.last_batch_id + 1, ledger.begun
-    if ledger.is_run_settled():
+    if is_run_settled:
         ledger.journal.use_sink(following, sink, now)
     else:
         is_replay_first = begun is not None and begun.kind == "replay"
         ledger.journal.begin_run(OpenRun(following + is_replay_first, is_redrive), sink, now)
+
+
+def _give_up_begun(loop: Loop, streaming: bool) -> None:
+    """Settle a stream's batch that a run finds begun, or a run's that a stream finds, as an empty one.
+
+    It is not given again here, and every replay would wait for it. Its rows come again under another id.
+    """
+    begun, now = loop.ledger.begun, loop.clock.now()
+    if begun is not None and begun.kind == "source" and (begun.query_id is not None) != streaming:
+        loop.ledger.settle(BatchRecord(begun.batch_id, "source", now, now, sink_version=loop.sink.version))
 
 
 def checkpoint_path(ledger: str) -> str:

@@ -228,7 +228,8 @@ class Ledger:
 
     def is_run_unsettled(self) -> bool:
         """Tell whether the last run was interrupted before its source rows were settled."""
-        is_begun = self.begun is not None and self.begun.kind == "source"
+        begun = self.begun
+        is_begun = begun is not None and begun.kind == "source" and begun.query_id is None
         return is_begun or (self.journal.open_run() is not None and not self.is_run_settled())
 
     def mark(self, batch_id: int, pending: pa.Table) -> None:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import reliable_spark as rs
 from reliable_spark.cli import app
+from reliable_spark.engine.batches import SparkBatches
 from reliable_spark.engine.loop import Loop
 from reliable_spark.engine.query import Query
 from reliable_spark.ledger.ledger import Ledger
@@ -277,3 +278,38 @@ def test_a_run_after_an_interrupted_replay_is_gone_on_with(places: Places, monke
     outcome = run(100, 103)
     assert (outcome.anchored, outcome.acked, outcome.pending) == (6, 6, 0)
     assert places.ids() == [0, 1, 2, 100, 101, 102]
+
+
+@pytest.mark.parametrize("goes_on", ["run", "stream"])
+def test_replays_do_not_wait_for_a_batch_that_is_not_given_again(
+    goes_on: str, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call ends with a row pending; one of the other kind fails in its sink function; the first one goes on."""
+    settings = rs.Settings(backoff_initial_s=0.01)
+
+    def refuse(rows: Any, batch_id: int) -> None:
+        raise ValueError("no")
+
+    def run(sink: Any) -> rs.Outcome:
+        frame = places.spark.range(100, 103).anchored("id").fail("id = 101 AND _attempt = 1", "not now")
+        outcome: rs.Outcome = frame.run(sink, ledger=places.ledger, settings=settings)
+        return outcome
+
+    def stream(sink: Any) -> rs.Outcome:
+        frame = places.spark.readStream.schema("id long").parquet(str(places.source)).anchored("id")
+        frame = frame.fail("id = 1 AND _attempt = 1", "not now")
+        query: Query = frame.start(sink, ledger=places.ledger, settings=settings, trigger="availableNow")
+        assert query.await_termination(60), "it waits for ever"
+        return query.outcome()
+
+    first, other = (run, stream) if goes_on == "run" else (stream, run)
+    monkeypatch.setattr(SparkBatches, "of_pending", killed)
+    with pytest.raises(KeyError, match="killed"):
+        first(None)
+    monkeypatch.undo()
+    with pytest.raises(rs.SinkError, match="raised in batch 1"):
+        other(refuse)
+    outcome = first(None)
+    assert (outcome.anchored, outcome.acked, outcome.pending) == (3, 3, 0)
+    outcome = other(None)
+    assert (outcome.anchored, outcome.acked, outcome.pending) == (6, 6, 0)
