@@ -58,7 +58,11 @@ class Query:
         return self._replayer.is_alive()
 
     def outcome(self) -> Outcome:
-        """The ledger's counts as of the last settled batch; does not wait for the one in hand."""
+        """The ledger's counts as of the last settled batch, which does not wait for the evaluation of the one in hand.
+
+        It waits for its commit: of a function that is called after the ledger is settled (exactly_once, at_most_once)
+        until that returns, since nobody is told of an answer whose rows are not there yet.
+        """
         return Outcome.of(self._loop.ledger, self._spark)
 
     def redrive(self, where: Column | str | None = None) -> int:
