@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -23,7 +24,7 @@ from reliable_spark.engine.answers import (
 from reliable_spark.engine.causes import Blame, blame, explain
 from reliable_spark.engine.evaluation import Evaluation
 from reliable_spark.engine.failures import Known
-from reliable_spark.engine.poison import explained, poison_rows
+from reliable_spark.engine.poison import explained, poison_rows, tried_again
 from reliable_spark.engine.protocol import Batch, Evaluated
 from reliable_spark.engine.quiet import quiet
 from reliable_spark.engine.rounds import once_in_rounds, once_without_partial
@@ -113,7 +114,11 @@ class SparkBatches:
         except Exception as error:
             self._refuse_unless_about_rows(batch, error)
         limit = None if batch.kind == "replay" else self.settings.max_bad_ratio
-        return self._evaluate(batch, is_isolated=True, poison=poison_rows(self.evaluator, batch, limit))
+        poison, retried = poison_rows(self.evaluator, batch, limit), 0
+        if self.tracer.rounds:
+            poison, retried = tried_again(self.evaluator, self.tracer.rounds, batch, poison)
+        evaluated = self._evaluate(batch, is_isolated=True, poison=poison)
+        return replace(evaluated, retried=evaluated.retried + retried)
 
     def _refuse_unless_about_rows(self, batch: Batch, error: Exception) -> None:
         """Raise what isolating rows would not mend."""

@@ -21,6 +21,7 @@ from reliable_spark.engine.evaluation import Evaluator
 from reliable_spark.engine.failures import Known
 from reliable_spark.engine.lineage import column
 from reliable_spark.engine.protocol import Batch
+from reliable_spark.engine.rounds import BackoffRounds
 from reliable_spark.errors import OperatingError, TooManyFailures
 from reliable_spark.sinks.function import release
 
@@ -134,6 +135,16 @@ class Search:
                 f"{': '.join(explain(error))}"
             ) from error
 
+    def failures(self, rows: DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The anchors of the poison among some rows, with what the ledger says of each."""
+        whole = self.evaluator.alone(rows)
+        for anchor, error in self.among(rows, whole) if whole is not None else ():
+            error_class, text = explain(error)
+            yield (
+                anchor,
+                {"bolt": None, "error_class": error_class, "error": text, "traceback": None, "retry": True},
+            )
+
     def _fails(self, rows: DataFrame) -> Exception | None:
         """The error of a part, if it fails each time."""
         error = None
@@ -171,16 +182,48 @@ def poison_rows(evaluator: Evaluator, batch: Batch, bad_ratio_max: float | None)
         raise OperatingError(
             f"batch {batch.batch_id} fails even without any row: {': '.join(explain(without_rows))}"
         ) from without_rows
-    whole = evaluator.alone(rows)
     found: dict[int, Known] = {}
-    for anchor, error in search.among(rows, whole) if whole is not None else ():
-        error_class, text = explain(error)
-        failure = {"bolt": None, "error_class": error_class, "error": text, "traceback": None, "retry": True}
+    for anchor, failure in search.failures(rows):
         found[anchor] = Known(failure=failure)
         if len(found) > max(1.0, found_max):
             raise TooManyFailures(
                 f"more than {bad_ratio_max:.0%} of the rows of batch {batch.batch_id} stop the job, the last one "
-                f"with {error_class}: {text}"
+                f"with {failure['error_class']}: {failure['error']}"
             )
     release(rows)
     return found
+
+
+def tried_again(
+    evaluator: Evaluator, rounds: BackoffRounds, batch: Batch, poison: dict[int, Known]
+) -> tuple[dict[int, Known], int]:
+    """Try rows that stop the job again until they pass or are dead: a later batch would bring their groups once more.
+
+    Args:
+        evaluator: the query's, with guards on.
+        rounds: how often, and when.
+        batch: the rows, at their first attempt.
+        poison: why rows of it failed that attempt, by anchor.
+
+    Returns:
+        The attempt at which each of them passes, or dies and of what; and how many attempts these were after the
+        first. Cost: as `poison_rows`, among these rows, for each further attempt.
+    """
+    failing, answered, retried, attempt = poison, dict[int, Known](), 0, 1
+    before = evaluator.known
+    try:
+        while failing and rounds.has_more(attempt):
+            rounds.wait(attempt, is_held=False)
+            attempt += 1
+            retried += len(failing)
+            answered |= {anchor: Known(attempt) for anchor in failing}
+            evaluator.known = answered
+            rows = batch.rows.where(column(ANCHOR).isin(list(failing))).localCheckpoint(eager=True)
+            failing = {anchor: Known(failure=failure) for anchor, failure in Search(evaluator).failures(rows)}
+            release(rows)
+    finally:
+        evaluator.known = before
+    for anchor, row in failing.items():
+        assert row.failure is not None
+        answered[anchor] = Known(attempt, {**row.failure, "retry": False})
+    return answered, retried

@@ -43,7 +43,7 @@ class BackoffRounds:
         Returns:
             Their anchors; None when none is left to try.
         """
-        if attempt >= self._policy.max_attempts:
+        if not self.has_more(attempt):
             return None
         retried = incomplete.where(F.coalesce(column(FAILURE)["retry"], F.lit(True)))
         counted = retried.agg(F.count(F.lit(1)).alias("all"), F.count_if(F.col("status") == HELD).alias("held")).first()
@@ -52,6 +52,10 @@ class BackoffRounds:
             return None
         self.wait(attempt, is_held=bool(counted["held"]))
         return retried.select(ANCHOR)
+
+    def has_more(self, attempt: int) -> bool:
+        """Tell whether there is an attempt after this one."""
+        return attempt < self._policy.max_attempts
 
     def divided(self, trees: list[Tree], attempt: int) -> tuple[list[Tree], list[Tree]]:
         """Divide trees that failed this attempt into those that are dead and those to try again."""

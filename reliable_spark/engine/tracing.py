@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from reliable_spark.engine.acker import incomplete_trees
@@ -166,9 +166,16 @@ class Tracer:
         may_copy = any(isinstance(each.step, Transform) for each in walk(target))
         ackers = max(self.evaluator.ackers, 1)
         incomplete = incomplete_trees(units, leaves, exits.gone, ackers, may_copy)
+        return leaves, self.keep(incomplete.withColumn("attempts", self._attempts(attempt)))
+
+    def _attempts(self, attempt: int) -> Column:
+        """Which attempt a round was for each unit: another one for rows that were tried and died before it."""
         # without rounds the row itself says which attempt this was
-        attempts = F.lit(attempt if self.rounds else None).cast("int")
-        return leaves, self.keep(incomplete.withColumn("attempts", attempts))
+        of_round = F.lit(attempt if self.rounds else None).cast("int")
+        died = {anchor: row.attempt for anchor, row in self.evaluator.known.items() if row.failure and row.attempt}
+        if not died:
+            return of_round
+        return F.when(column(ANCHOR).isin(list(died)), F.lit(max(died.values()))).otherwise(of_round)
 
     def _roots_of(self, levels: list[Level]) -> DataFrame:
         """Lead incomplete groups back to the rows that went into them, down to level 0."""

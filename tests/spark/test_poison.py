@@ -142,6 +142,42 @@ def test_what_no_guard_sees_is_found_by_splitting(kind: str, spark: SparkSession
     assert len(ran.rows.all) == 58
 
 
+@pytest.mark.parametrize("kind", ["at once", "traced", "all rows"])
+def test_poison_before_an_aggregate_is_tried_again_before_it(kind: str, spark: SparkSession, run: Runner) -> None:
+    """What no guard sees is dead after all its attempts, and no replay gives its group, or the one group, again."""
+    source = rs.anchored(texts(spark, {2: "x"}, rows=3), "id")
+    number = F.expr("cast(t as int)")
+    if kind == "all rows":
+        frame = source.agg(F.sum(number).alias("n"))
+    else:
+        frame = source.transform(lambda df: df) if kind == "traced" else source
+        frame = frame.groupBy(number.alias("n")).agg(F.count("*").alias("count"))
+    ran = run(frame, max_attempts=3)
+    assert ran.counts("anchored", "acked", "dead", "failed_attempts", "replayed") == (3, 2, 1, 3, 2)
+    assert [(row.message_id, row.attempts) for row in ran.outcome.dead_letters().collect()] == [("2", 3)]
+    assert sorted(row["n"] for row in ran.rows.all) == ([1] if kind == "all rows" else [0, 1])
+
+
+def test_poison_before_an_aggregate_may_get_well(
+    spark: SparkSession, run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that passes at a later attempt is in its group, which appears once."""
+    mended, wait = tmp_path / "mended", rs.ManualClock.wait
+    # the first wait is the one before the second attempt
+    monkeypatch.setattr(rs.ManualClock, "wait", lambda *given: (mended.write_bytes(b""), wait(*given))[1])
+
+    def number(text: str) -> int:
+        if text == "x" and not mended.exists():
+            raise ValueError("not yet")
+        return 1
+
+    plain = F.udf(lambda text: number(text), "int")  # noqa: PLW0108 - PySpark reads the types of a named function
+    frame = rs.anchored(texts(spark, {2: "x"}, rows=3), "id").groupBy(plain("t").alias("n")).count()
+    ran = run(frame)
+    assert ran.counts("anchored", "acked", "dead", "failed_attempts", "replayed") == (3, 3, 0, 1, 1)
+    assert [tuple(row) for row in ran.rows.all] == [(1, 3)]
+
+
 def test_poison_that_only_a_whole_group_makes_is_said_so(spark: SparkSession, tmp_path: Path) -> None:
     """An aggregate that overflows over rows that are good one by one can be blamed on none of them."""
     rows = spark.createDataFrame([(n, 9_000_000_000_000_000_000) for n in range(4)], "id long, n long")
