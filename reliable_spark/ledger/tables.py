@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -211,10 +212,23 @@ class LedgerTable:
             self._table.cleanup_metadata()
 
 
+_MISREAD: Final = re.compile(r"[\[\]\\]|%[0-9A-Fa-f]{2}")
+
+
 class DeltaTables:
-    """The Delta tables below one directory or URI."""
+    """The Delta tables below one directory or URI.
+
+    Raises:
+        LedgerError: delta-rs would panic at the path, or read it as another one.
+    """
 
     def __init__(self, path: str) -> None:
+        misread = _MISREAD.search(path) if "://" not in path else None
+        if misread:
+            raise LedgerError(
+                f"the ledger's path {path} has {misread.group()!r} in it, which delta-rs reads as something else: "
+                "choose a path without brackets, backslashes and percent signs before two hexadecimal digits"
+            )
         self._path = path
 
     def exists(self, name: str) -> bool:

@@ -70,6 +70,20 @@ def test_a_ledger_adds_up_over_its_batches(path: str) -> None:
     assert audit(path) == counts
 
 
+@pytest.mark.parametrize("name", ["a[b]", "a%20b", "a\\b"])
+def test_a_path_that_the_tables_would_be_elsewhere_for_is_refused(tmp_path: Path, name: str) -> None:
+    """delta-rs panics at brackets, which no `except Exception` catches, and decodes what is a name as it is."""
+    with pytest.raises(LedgerError, match="delta-rs reads as something else"):
+        opened(f"{tmp_path}/{name}")
+
+
+@pytest.mark.parametrize("name", ["a b", "100%", "é", "a#b"])
+def test_a_path_may_hold_other_characters(tmp_path: Path, name: str) -> None:
+    """Spaces, signs and letters of any language are names as they are."""
+    opened(f"{tmp_path}/{name}").settle(record(0, anchored=1, failed=1), pending(), dead(1))
+    assert audit(f"{tmp_path}/{name}").dead == 1
+
+
 def test_a_clean_batch_touches_one_table_only(path: str) -> None:
     """A batch without incomplete trees is one commit to `batches`."""
     ledger = opened(path)
