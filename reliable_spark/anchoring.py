@@ -9,6 +9,7 @@ import pyspark.sql
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from reliable_spark.engine.arguments import check_name
 from reliable_spark.engine.batch import Source
 from reliable_spark.engine.columns import ANCHOR, ATTEMPT, MESSAGE_ID, TUPLE_ID
 from reliable_spark.engine.lineage import check_message_id, check_reserved, repeated
@@ -49,7 +50,10 @@ def anchored(df: Any, message_id: str | Sequence[str], *, spout: str = "spout") 
     twice = repeated(df.columns)
     if twice:
         raise ColumnError(f"anchored(): the frame has column {twice!r} twice: rename one of them")
-    names = (message_id,) if isinstance(message_id, str) else tuple(message_id)
+    names = (message_id,) if isinstance(message_id, str) else message_id
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UsageError("anchored() takes the name of a message id column, or a list of names")
+    check_name("anchored(spout=...)", spout)
     origin = Spout(spout, df, check_message_id(df.schema, names))
     Source.of([origin]).payload_arrow()
     schema = T.StructType([*df.schema.fields, *_LINEAGE_FIELDS])

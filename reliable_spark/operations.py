@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from reliable_spark.bolts import Bolt, kind_of
+from reliable_spark.engine.arguments import at_positions, check_kind, check_name
 from reliable_spark.engine.columns import LINEAGE
 from reliable_spark.engine.definition import (
     defined,
@@ -74,6 +75,7 @@ class TrackedFrame:
 
     def __getitem__(self, name: str) -> Column:
         """The column of that name, for use in an expression."""
+        check_name("frame[]", name)
         if not any(name.lower() == there.lower() for there in (*self.columns, *LINEAGE)):
             raise ColumnError(f"there is no column {name!r}{nearest(name, self.columns)}")
         return column(name)
@@ -101,6 +103,8 @@ class TrackedFrame:
     def selectExpr(self, *expr: Any) -> Self:  # noqa: N802 - PySpark's name
         """Choose or compute columns by SQL expressions, as `DataFrame.selectExpr` does."""
         flat = expr[0] if len(expr) == 1 and isinstance(expr[0], list) else expr
+        for text in flat:
+            check_kind("selectExpr()", text, str, "SQL as text")
         chosen = expand_stars([F.expr(text) if text.strip() != "*" else text for text in flat], self.columns)
         return self._project("selectExpr", lambda frame: frame.select(*chosen, *LINEAGE))
 
@@ -110,12 +114,15 @@ class TrackedFrame:
 
     def withColumns(self, colsMap: dict[str, Column]) -> Self:  # noqa: N802, N803 - PySpark's names
         """Add or replace columns, as `DataFrame.withColumns` does."""
+        check_kind("withColumns()", colsMap, dict, "a dict of columns by name")
+        check_name("withColumn()", *colsMap)
         check_reserved(list(colsMap))
         refuse_nested_star("withColumn", *colsMap.values())
         return self._project("withColumn", lambda frame: frame.withColumns(colsMap))
 
     def withColumnRenamed(self, existing: str, new: str) -> Self:  # noqa: N802 - PySpark's name
         """Rename a column; one that is not there is an error, where PySpark says nothing."""
+        check_name("withColumnRenamed()", new)
         self[existing]
         check_reserved([new])
         return self._project("withColumnRenamed", lambda frame: frame.withColumnRenamed(existing, new))
@@ -162,6 +169,8 @@ class TrackedFrame:
         Raises:
             ColumnError: it is not an array, or the alias is taken by another column.
         """
+        check_kind("explode()", col, (str, Column), "an array column")
+        check_name("explode(alias=...)", alias)
         check_reserved([alias])
         refuse_nested_star("explode", col)
         if alias.lower() in {name.lower() for name in self.columns}:
@@ -206,7 +215,8 @@ class TrackedFrame:
         """Group the rows, as `DataFrame.groupBy` does; follow it by `agg` or `count`."""
         flat = cols[0] if len(cols) == 1 and isinstance(cols[0], list) else cols
         refuse_nested_star("groupBy", *flat)
-        keys = tuple(self[each] if isinstance(each, str) else each for each in flat)
+        named = at_positions("groupBy", flat, self.columns)
+        keys = tuple(self[each] if isinstance(each, str) else each for each in named)
         return GroupedFrame(self, keys)
 
     groupby = groupBy
@@ -292,6 +302,7 @@ class TrackedFrame:
         Raises:
             UsageError: the function does not return a DataFrame that has the lineage columns.
         """
+        check_kind("transform()", func, Callable, "a function of a DataFrame")  # type: ignore[arg-type]
         return self._step(Transform("transform", func))
 
     def unanchored(self) -> Self:

@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from reliable_spark.bolts import Bolt
+from reliable_spark.engine.arguments import check_kind
 from reliable_spark.engine.bolt_run import ANSWER, BoltRun
 from reliable_spark.engine.columns import (
     ANCHOR,
@@ -248,7 +249,9 @@ class Transform:
 
     def apply(self, inputs: Sequence[DataFrame], context: Context, level: int) -> DataFrame:
         """Apply the user's function; of a message id or an attempt that it drops nothing is known any more."""
-        result = context.guard(inputs[0], self.function(inputs[0]), self.name, level)
+        made = self.function(inputs[0])
+        check_kind(f"{self.name}()", made, DataFrame, "a function that returns a DataFrame")
+        result = context.guard(inputs[0], made, self.name, level)
         kinds = {ATTEMPT: "INT", MESSAGE_ID: "STRING"}
         dropped = {name: kind for name, kind in kinds.items() if name not in result.columns}
         if not dropped or not {ANCHOR, TUPLE_ID}.issubset(result.columns):

@@ -164,3 +164,12 @@ def test_a_key_that_cannot_be_led_back_is_refused(spark: SparkSession, key: str,
     frame = spark.range(1).selectExpr("id", f"{key} AS k").anchored("id")
     with pytest.raises(rs.UsageError, match=said):
         frame.groupBy("k").count()
+
+
+def test_a_key_may_be_a_position_of_the_users_columns(spark: SparkSession, run: Runner) -> None:
+    """As in PySpark, from 1; the lineage columns, which stand among them, are not counted."""
+    plain = spark.createDataFrame([(1, [5, 6]), (2, [6])], "id int, xs array<int>")
+    frame = plain.anchored("id").explode("xs", "x").drop("xs").groupBy(2).agg(F.count("*").alias("n"))
+    ran = run(frame)
+    assert frame.columns == ["x", "n"]
+    assert sorted(map(tuple, ran.rows.all)) == [(5, 1), (6, 2)]

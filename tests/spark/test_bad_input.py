@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -93,6 +94,36 @@ def test_a_mistake_is_refused_where_it_is_written(rows: DataFrame, call: Call, k
         call(frame)
     refused(error)
     assert frame.columns == ["id", "word"]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        pytest.param(lambda frame: frame[0], "frame[] takes a name as text, not int", id="a-position"),
+        pytest.param(lambda frame: frame[F.col("id") > 1], "frame[] takes a name as text, not Column", id="a-filter"),
+        pytest.param(lambda frame: frame.explode(5, "x"), "takes an array column, not int", id="explode-a-number"),
+        pytest.param(lambda frame: frame.explode("word", 5), "takes a name as text, not int", id="alias-of-a-number"),
+        pytest.param(lambda frame: frame.withColumn(None, F.lit(1)), "takes a name as text, not None", id="no-name"),
+        pytest.param(lambda frame: frame.withColumns([F.lit(1)]), "takes a dict of columns by name", id="no-dict"),
+        pytest.param(lambda frame: frame.withColumnRenamed("id", 5), "takes a name as text", id="rename-to-a-number"),
+        pytest.param(lambda frame: frame.selectExpr(F.col("id")), "takes SQL as text, not Column", id="column-as-SQL"),
+        pytest.param(lambda frame: frame.transform(None), "takes a function of a DataFrame", id="no-function"),
+        pytest.param(lambda frame: frame.transform(lambda df: 5), "that returns a DataFrame, not int", id="no-frame"),
+        pytest.param(lambda frame: frame.groupBy(3).count(), "there is no column 3: positions are 1 to 2", id="third"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_in_one_line(rows: DataFrame, call: Call, said: str) -> None:
+    """The error names the method and what it takes, instead of an AttributeError of ours."""
+    with pytest.raises(rs.UsageError, match=re.escape(said)):
+        call(rows.anchored("id"))
+
+
+@pytest.mark.parametrize("message_id", [None, 5, F.lit, {"id": 1}, ["id", 5]])
+def test_a_message_id_that_is_no_name_is_refused(rows: DataFrame, message_id: Any) -> None:
+    """A column, as PySpark takes it elsewhere, is none: the id is found again in rows of the ledger."""
+    given = message_id("id") if callable(message_id) else message_id
+    with pytest.raises(rs.UsageError, match="takes the name of a message id column, or a list of names"):
+        rows.anchored(given)
 
 
 def test_columns_that_delta_cannot_have_are_refused_in_one_line(rows: DataFrame, tmp_path: Path) -> None:
