@@ -6,7 +6,7 @@ OUTPUT ?= demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench crash cluster-test format lock clean
+.PHONY: help setup demo test check bench crash soak cluster-test format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,10 @@ bench: setup ## measure; prints ratios
 crash: setup ## kill processes at the worst moments and count
 	@.ci/redis
 	@$(PYTHON) -m pytest -m crash $(ARGS)
+
+soak: setup ## run the tests that take minutes
+	@.ci/redis
+	@$(PYTHON) -m pytest -m "soak and not crash" $(ARGS)
 
 cluster-test: setup ## run on a standalone cluster of several processes
 	@$(PYTHON) -m pytest -m cluster $(ARGS)

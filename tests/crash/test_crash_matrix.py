@@ -25,6 +25,7 @@ _ended: list[Chain] = []
 
 
 @pytest.mark.crash
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_process_killed_at_three_effects_keeps_its_promise(tmp_path: Path) -> None:
     """The short form: exactly once, with a bolt that gives other rows each time."""

@@ -18,7 +18,7 @@ from reliable_spark.engine import loop
 from reliable_spark.ledger.counts import Counts
 from tests.engine.simulation import SINKS, Crash, MemoryBatches, World, process
 
-SEEDS = int(os.environ.get("RELIABLE_SPARK_SEEDS", "1500"))
+SEEDS = int(os.environ.get("RELIABLE_SPARK_SEEDS", "900"))
 MODES = list(SINKS)
 
 

@@ -137,6 +137,7 @@ def test_three_days_end_with_the_known_numbers_and_so_does_a_second_run(
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_flights_without_a_known_plane_are_found_as_lost(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

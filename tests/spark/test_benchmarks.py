@@ -23,8 +23,8 @@ def test_lines_are_the_same_each_time(tmp_path: Path) -> None:
 
 WITH_SPARK = [name for name in NAMES if name not in ("acker", "storm", "multilang")]
 """Those that need Spark and nothing else; the others are tested without it."""
-SLOW = ("stages", "stateful")
-"""Those that start several queries or processes."""
+SLOW = ("stages", "stateful", "flights", "scaling", "settle", "poison")
+"""Those that start several queries or processes, or many jobs."""
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_what_no_guard_sees_is_found_by_splitting(kind: str, spark: SparkSession
     assert len(ran.rows.all) == 58
 
 
-@pytest.mark.parametrize("kind", ["at once", "traced", "all rows"])
+@pytest.mark.parametrize("kind", ["at once", "traced", pytest.param("all rows", marks=pytest.mark.soak)])
 def test_poison_before_an_aggregate_is_tried_again_before_it(kind: str, spark: SparkSession, run: Runner) -> None:
     """What no guard sees is dead after all its attempts, and no replay gives its group, or the one group, again."""
     source = rs.anchored(texts(spark, {2: "x"}, rows=3), "id")
