@@ -14,7 +14,7 @@ from reliable_spark.engine.query import Query, start
 from reliable_spark.engine.run import Job, redrive, run
 from reliable_spark.errors import UsageError
 from reliable_spark.operations import TrackedFrame
-from reliable_spark.settings import Settings
+from reliable_spark.settings import Settings, check_settings
 from reliable_spark.sinks.base import absolute, refuse_overlap
 from reliable_spark.stages.starting import cut, has_stages, stage_node, start_chain, with_lineage
 
@@ -81,6 +81,7 @@ class AnchoredFrame(TrackedFrame):
 
         Raises:
             ColumnError: there is no such column.
+            LedgerError: there is no ledger, or not one of these rows.
             UsageError: the frame is a stream or has an aggregate, the last run is to be finished first, or more match
                 than `max_pending` leaves room for.
         """
@@ -136,6 +137,7 @@ class AnchoredFrame(TrackedFrame):
             raise UsageError("a ledger directory is needed: it is where every row's answer is kept")
         if settings is None:
             settings = Settings.from_spark(self._spark)
+        check_settings(settings)
         refuse_overlap(sink, absolute(ledger))
         return Job(self._node, self.schema, sink, absolute(ledger), settings, clock or SystemClock())
 

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from reliable_spark.bolts import Bolt, kind_of
-from reliable_spark.engine.arguments import at_positions, check_kind, check_name
+from reliable_spark.defined_frame import DefinedFrame
+from reliable_spark.engine.arguments import at_positions, check_kind, check_name, check_same_columns
 from reliable_spark.engine.columns import LINEAGE
 from reliable_spark.engine.definition import (
-    defined,
     element_type,
-    empty,
     exceptions,
     expand_stars,
-    no_attribute,
     output_schema,
     refuse_nested_star,
     refuse_unsendable,
 )
-from reliable_spark.engine.lineage import check_reserved, column
+from reliable_spark.engine.lineage import check_reserved
 from reliable_spark.engine.operators import (
     Explode,
     FailWhen,
     Filter,
     JoinStatic,
-    Operator,
-    Projection,
     RunBolt,
     Transform,
     Unanchor,
@@ -40,57 +35,18 @@ from reliable_spark.engine.operators import (
 from reliable_spark.engine.plan import Node, check_union
 from reliable_spark.engine.stateful_definition import refuse_same_state, stateful_step
 from reliable_spark.engine.static_side import StaticSide, join_kind
-from reliable_spark.errors import ColumnError, UsageError, nearest
+from reliable_spark.errors import ColumnError, UsageError
 from reliable_spark.grouped import GroupedFrame
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class TrackedFrame:
+class TrackedFrame(DefinedFrame):
     """The operators of `AnchoredFrame`, which is what users see.
 
     Guarantee: what a method is given is checked when it is called, against the columns there are.
     """
-
-    def __init__(self, node: Node, spark: SparkSession, fields: T.StructType) -> None:
-        self._node, self._spark, self._fields = node, spark, fields
-
-    @cached_property
-    def _empty(self) -> DataFrame:
-        """An empty frame with the same columns, on which the next step is tried when it is defined."""
-        return empty(self._spark, self._fields)
-
-    # ------------------------------------------------------------------------------------- looking at it
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the user's columns."""
-        return [name for name in self._fields.names if name not in LINEAGE]
-
-    @property
-    def schema(self) -> T.StructType:
-        """The schema of the user's columns."""
-        return T.StructType([self._fields[name] for name in self.columns])
-
-    def __getitem__(self, name: str) -> Column:
-        """The column of that name, for use in an expression."""
-        check_name("frame[]", name)
-        if not any(name.lower() == there.lower() for there in (*self.columns, *LINEAGE)):
-            raise ColumnError(f"there is no column {name!r}{nearest(name, self.columns)}")
-        return column(name)
-
-    def __getattr__(self, name: str) -> Column:
-        """The column of that name; a clear error for DataFrame methods that cannot be tracked."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if any(name.lower() == there.lower() for there in self.columns):
-            return column(name)
-        raise AttributeError(no_attribute(name, self.columns, dir(type(self))))
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{field.name}: {field.dataType.simpleString()}" for field in self.schema.fields)
-        return f"{type(self).__name__}[{fields}]"
 
     # ---------------------------------------------------------------------------------- rows stay as they are
 
@@ -208,6 +164,8 @@ class TrackedFrame:
         """Put the rows of another anchored frame below these, by column name."""
         if not isinstance(other, TrackedFrame):
             raise UsageError("unionByName() takes another anchored frame: call anchored() on it first")
+        if not allowMissingColumns:
+            check_same_columns("unionByName", self.columns, other.columns)
         check_union(self._node, other._node)
         return self._step(Union("unionByName", allowMissingColumns), other)
 
@@ -308,14 +266,3 @@ class TrackedFrame:
     def unanchored(self) -> Self:
         """Stop tracking here: the rows are acked, and what becomes of them later touches no tree."""
         return self._step(Unanchor("unanchored"))
-
-    # ------------------------------------------------------------------------------------------ building
-
-    def _project(self, name: str, change: Callable[[DataFrame], DataFrame]) -> Self:
-        return self._step(Projection(name, change))
-
-    def _step(self, operator: Operator, other: TrackedFrame | None = None) -> Self:
-        """Add a step to the graph, after trying it on the empty frame."""
-        frames: list[TrackedFrame] = [self, *([other] if other else [])]
-        fields = defined(operator, [frame._empty for frame in frames])
-        return type(self)(Node(operator, tuple(frame._node for frame in frames)), self._spark, fields)

@@ -183,6 +183,16 @@ class Settings(BaseModel):
         return cls(**{key.removeprefix(SPARK_PREFIX): value for key, value in given if key.startswith(SPARK_PREFIX)})
 
 
+def check_settings(given: object) -> None:
+    """Refuse what is given as settings and is none, such as a dict.
+
+    Raises:
+        SettingsError: it is; what it should be is in the message.
+    """
+    if not isinstance(given, Settings):
+        raise SettingsError(f"settings are given as rs.Settings(...), not as a {type(given).__name__}")
+
+
 def _refuse_unknown(values: Mapping[str, Any], fields: Iterable[str], within: str) -> None:
     for name in values:
         if name not in fields:

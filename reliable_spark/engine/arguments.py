@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reliable_spark.errors import ColumnError, UsageError
+from reliable_spark.errors import ColumnError, UsageError, nearest
 
 
 def check_name(doing: str, *names: object) -> None:
@@ -26,6 +26,18 @@ def check_kind(doing: str, value: object, kind: type | tuple[type, ...], wanted:
     """
     if not isinstance(value, kind):
         raise UsageError(f"{doing} takes {wanted}, not {type(value).__name__}")
+
+
+def check_same_columns(doing: str, own: Sequence[str], other: Sequence[str]) -> None:
+    """Refuse two frames of which one lacks a column of the other.
+
+    Raises:
+        ColumnError: one does; the nearest that it has is in the message.
+    """
+    for wanted, there, which in ((own, other, "the other frame"), (other, own, "this frame")):
+        missing = [name for name in wanted if name.lower() not in {held.lower() for held in there}]
+        if missing:
+            raise ColumnError(f"{doing}(): {which} has no column {missing[0]!r}{nearest(missing[0], there)}")
 
 
 def at_positions(doing: str, cols: Sequence[Any], columns: Sequence[str]) -> list[Any]:

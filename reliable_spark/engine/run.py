@@ -26,9 +26,10 @@ from reliable_spark.engine.rounds import BackoffRounds
 from reliable_spark.engine.settlement import retry_policy
 from reliable_spark.engine.states import States
 from reliable_spark.engine.tracing import Tracer
-from reliable_spark.errors import UsageError
+from reliable_spark.errors import LedgerError, UsageError
 from reliable_spark.ledger.journal import OpenRun
 from reliable_spark.ledger.ledger import BatchRecord, Ledger
+from reliable_spark.ledger.tables import DeltaTables
 from reliable_spark.settings import Settings
 from reliable_spark.sinks.base import LastBatch, Sink, hand_over, resolve_sink
 
@@ -210,6 +211,8 @@ def redrive(job: Job, where: Column | str | None) -> Outcome:
             "redrive(): what died above groupBy().agg() cannot be added to groups that are made: run() it all again, "
             "with a ledger of its own"
         )
+    if not DeltaTables(job.ledger).exists("batches"):
+        raise LedgerError(f"redrive(): there is no ledger at {job.ledger}")
     source = Source.of_node(job.node)
     if source.frame.isStreaming:
         raise UsageError("redrive(): of a stream it is a method of the running query: start(), then query.redrive()")

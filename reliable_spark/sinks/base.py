@@ -171,7 +171,8 @@ def resolve_sink(sink: object, spark: SparkSession, delivery: DeliveryMode, ledg
     if sink is None:
         return NoopSink()
     if isinstance(sink, str | Path):
-        return DeltaSink(absolute(sink), spark)
+        # as Hadoop writes a URI: Delta takes file:///sink and file:/sink for two places
+        return DeltaSink(re.sub("^file:/+", "file:/", absolute(sink)), spark)
     if hasattr(sink, "prepare") and hasattr(sink, "commit"):
         return sink  # type: ignore[return-value]
     if not callable(sink):

@@ -196,3 +196,11 @@ def test_a_sink_function_gets_a_batch_that_had_to_be_traced_once(spark: SparkSes
     )
     assert sorted(rows) == ["a", "c"]
     assert (outcome.anchored, outcome.acked, outcome.dead) == (3, 2, 1)
+
+
+def test_a_sink_may_be_a_uri(spark: SparkSession, tmp_path: Path) -> None:
+    """However many slashes it has, it is the same table."""
+    place = tmp_path / "sink"
+    for sink in (place.as_uri(), f"file:{place}"):
+        spark.range(3).anchored("id").run(sink, ledger=tmp_path / "ledger")
+    assert spark.read.format("delta").load(str(place)).count() == 6

@@ -174,9 +174,12 @@ def test_an_interrupted_run_gets_its_rows_first(case: Case, monkeypatch: pytest.
 
 
 def test_what_cannot_be_redriven_is_refused(case: Case, spark: SparkSession, tmp_path: Path) -> None:
-    """Groups that are made, more than may be pending, a stream, a stage."""
-    case.run()
+    """A ledger that is not there, groups that are made, more than may be pending, a stream, a stage."""
     frame = case.rows.anchored("id").bolt(mended, "id long")
+    with pytest.raises(rs.LedgerError, match="there is no ledger at"):
+        frame.redrive(None, case.ledger)
+    assert not Path(case.ledger).exists()
+    case.run()
     with pytest.raises(rs.UsageError, match="cannot be added to groups that are made"):
         frame.groupBy("id").count().redrive(None, case.ledger)
     with pytest.raises(rs.UsageError, match="4 dead letters match, but max_pending leaves room for 3"):
@@ -189,7 +192,7 @@ def test_what_cannot_be_redriven_is_refused(case: Case, spark: SparkSession, tmp
     assert audit(case.ledger).dead == 4
 
 
-@pytest.mark.parametrize("stages", [False, True])
+@pytest.mark.parametrize("stages", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.timeout(600)
 def test_a_running_query_takes_back_its_own(spark: SparkSession, tmp_path: Path, stages: bool) -> None:
     """Also through the stages of a chain; an ended query is to be started again first."""

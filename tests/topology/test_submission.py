@@ -19,7 +19,7 @@ from reliable_spark.ledger.audit import audit
 from reliable_spark.ledger.ledger import Ledger
 from reliable_spark.ledger.tables import LedgerTable
 from reliable_spark.process.stored import TopologyLedger
-from reliable_spark.testing import AckEveryOther, AckOnly, FeedSpout, Identity
+from reliable_spark.testing import AckEveryOther, AckOnly, FeedSpout, Identity, TestTopology
 from reliable_spark.testing.kit import Fed, Feed
 from tests.topology.pieces import CountingSpout, Does, fail, keep_values, line_from
 from tests.topology.test_parity import emit_nowhere
@@ -81,6 +81,13 @@ def test_a_ledger_that_is_no_path_is_refused(path: Any, tmp_path: Path, monkeypa
     with pytest.raises(rs.UsageError, match=f"a ledger is a directory or a URI, not {path!r}"):
         rs.submit_topology("x", line_from(fed(), AckOnly()), ledger=path)
     assert made == []
+
+
+@pytest.mark.parametrize("begin", [lambda *given: rs.submit_topology("x", *given), TestTopology])
+def test_settings_of_another_type_are_refused(begin: Any) -> None:
+    """A dict is what people try first."""
+    with pytest.raises(rs.SettingsError, match=r"given as rs\.Settings\(\.\.\.\), not as a dict"):
+        begin(line_from(fed(), AckOnly()), {"max_pending": 10})
 
 
 def test_a_spout_that_never_stops_can_be_stopped() -> None:
