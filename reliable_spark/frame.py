@@ -14,7 +14,7 @@ from reliable_spark.engine.query import Query, start
 from reliable_spark.engine.run import Job, redrive, run
 from reliable_spark.errors import UsageError
 from reliable_spark.operations import TrackedFrame
-from reliable_spark.settings import Settings, check_settings
+from reliable_spark.settings import Settings, given_settings
 from reliable_spark.sinks.base import absolute, refuse_overlap
 from reliable_spark.stages.starting import cut, has_stages, stage_node, start_chain, with_lineage
 
@@ -135,11 +135,10 @@ class AnchoredFrame(TrackedFrame):
     def _job(self, sink: object, ledger: str | Path | None, settings: Settings | None, clock: Clock | None) -> Job:
         if ledger is None:
             raise UsageError("a ledger directory is needed: it is where every row's answer is kept")
-        if settings is None:
-            settings = Settings.from_spark(self._spark)
-        check_settings(settings)
-        refuse_overlap(sink, absolute(ledger))
-        return Job(self._node, self.schema, sink, absolute(ledger), settings, clock or SystemClock())
+        chosen = Settings.from_spark(self._spark) if settings is None else given_settings(settings)
+        place = absolute(ledger)
+        refuse_overlap(sink, place)
+        return Job(self._node, self.schema, sink, place, chosen, clock or SystemClock())
 
 
 def from_stage(spark: SparkSession, ledger: str | Path, name: str) -> AnchoredFrame:

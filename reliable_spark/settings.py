@@ -183,14 +183,17 @@ class Settings(BaseModel):
         return cls(**{key.removeprefix(SPARK_PREFIX): value for key, value in given if key.startswith(SPARK_PREFIX)})
 
 
-def check_settings(given: object) -> None:
-    """Refuse what is given as settings and is none, such as a dict.
+def given_settings(given: object) -> Settings:
+    """The settings that were given, or the defaults for None.
 
     Raises:
-        SettingsError: it is; what it should be is in the message.
+        SettingsError: they are something else, such as a dict; what they should be is in the message.
     """
+    if given is None:
+        return Settings()
     if not isinstance(given, Settings):
         raise SettingsError(f"settings are given as rs.Settings(...), not as a {type(given).__name__}")
+    return given
 
 
 def _refuse_unknown(values: Mapping[str, Any], fields: Iterable[str], within: str) -> None:

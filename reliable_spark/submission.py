@@ -24,7 +24,7 @@ from reliable_spark.process.page import write_page
 from reliable_spark.process.stored import TopologyLedger
 from reliable_spark.process.view import check_task
 from reliable_spark.process.world import Watch
-from reliable_spark.settings import Settings, check_settings
+from reliable_spark.settings import Settings, given_settings
 from reliable_spark.topology.builder import Topology, TopologyBuilder
 
 if TYPE_CHECKING:
@@ -79,9 +79,7 @@ def submit_topology(
     unknown = set(surroundings) - set(Surroundings.__annotations__)
     if unknown:
         raise UsageError(f"there is no argument {min(unknown)!r}{nearest(min(unknown), Surroundings.__annotations__)}")
-    settings = Settings() if settings is None else settings
-    check_settings(settings)
-    return RunningTopology(name, builder.build(), settings, engine, surroundings)
+    return RunningTopology(name, builder.build(), given_settings(settings), engine, surroundings)
 
 
 class RunningTopology:

@@ -102,8 +102,6 @@ def analysed(doing: str, columns: Sequence[str], build: Callable[[], DataFrame])
     try:
         with quiet():
             frame = build()
-        if not isinstance(frame, DataFrame):
-            raise UsageError(f"{doing}(): a DataFrame was expected, not {type(frame).__name__}")
         frame.columns  # noqa: B018 - Connect analyses only when asked
     except ParseException as error:
         raise UsageError(f"{doing}(): the expression does not parse: {_first_line(error)}") from error

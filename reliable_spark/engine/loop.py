@@ -50,15 +50,15 @@ UPKEEP_BATCHES: Final = 100
 class Loop:
     """Runs batches against one ledger and one sink, one at a time.
 
-    Attributes:
-        takes_back: its dead letters hold the source rows, so they can be tried again.
-
     Args:
         batches: makes and evaluates batches.
         ledger: open for writing.
         sink: bound to the ledger.
         settings: the rules.
         clock: the time.
+
+    Attributes:
+        takes_back: its dead letters hold the source rows, so they can be tried again.
     """
 
     takes_back = True

@@ -13,7 +13,7 @@ from reliable_spark.core.pressure import ReceiveQueue
 from reliable_spark.core.statistics import ComponentStatistics
 from reliable_spark.errors import UsageError, nearest
 from reliable_spark.process.view import check_task
-from reliable_spark.settings import Settings, check_settings
+from reliable_spark.settings import Settings, given_settings
 from reliable_spark.testing.engine import engine_of
 from reliable_spark.testing.kit import Fed, Feed, FeedSpout
 from reliable_spark.topology.builder import TopologyBuilder
@@ -51,9 +51,7 @@ class TestTopology:
                 self._spouts[name] = each.fed_by(self._feeds[name])
         self._graph = topology.graph
         connected = replace(topology, components={**topology.components, **self._spouts})
-        settings = Settings() if settings is None else settings
-        check_settings(settings)
-        self._engine = engine_of(engine, connected, settings)
+        self._engine = engine_of(engine, connected, given_settings(settings))
         self._is_closed = False
 
     def __enter__(self) -> Self:
